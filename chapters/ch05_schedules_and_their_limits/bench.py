@@ -11,17 +11,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.kit.bench.matmul_peers import TOLERANCE, checked, numbers, operands
+from chapters.kit.bench.matmul_peers import checked, numbers, operands
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import MissingPeer, measure
+from chapters.kit.bench.timing import measure
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.draw.table import Table, duration
 
 N = K = 4096
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
-AMX_ROWS = (32, 64, 128, 256)
 KERNELS = ("ours", "numpy_peer", "torch_peer", "bounds")
-TORCH = ("torch_peer", "torch_bfloat16")  # may run in an interpreter without TVM
+TORCH = ("torch_peer",)  # may run in an interpreter without TVM
 # two layers of an ordinary shape, small enough to have random weights
 DECODER = LlamaConfig(
     hidden_size=1024,
@@ -51,13 +50,9 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     }
     kernels = {"n": n, "k": k, "threads": threads}
     say(f"\n{kernel_table(kernels)}\n")
-    counts = (64,) if quick else AMX_ROWS
-    amx = {str(rows): taken(("amx_peer", "torch_bfloat16"), rows) for rows in counts}
-    measured_amx = {"n": n, "k": k, "rows": amx}
-    say(f"\n{amx_table(measured_amx)}\n")
     step = taken(("decode_step",), 1)
     say(f"\n{decode_table(step)}\n")
-    return {"ch05_kernels": kernels, "ch05_amx": measured_amx, "ch05_decode": step}
+    return {"ch05_kernels": kernels, "ch05_decode": step}
 
 
 def peak(seconds: dict[str, float], threads: int, bound: str = "multiply-add") -> float:
@@ -102,42 +97,18 @@ def numpy_peer(rows, n, k, threads, seed):
     return {"NumPy": (lambda: np.matmul(x, w.T, out=out), checked(out, x, w))}
 
 
-def torch_peer(rows, n, k, threads, seed, dtype="float32", tolerance=TOLERANCE):
+def torch_peer(rows, n, k, threads, seed):
     import torch
 
     torch.set_num_threads(threads)
-    x, w = (torch.from_numpy(a).to(getattr(torch, dtype)) for a in numbers(rows, n, k, seed))
+    x, w = map(torch.from_numpy, numbers(rows, n, k, seed))
     linear = torch.nn.functional.linear
 
     def call():
         with torch.inference_mode():
             return linear(x, w)
 
-    out, *inputs = (tensor.float().numpy() for tensor in (call(), x, w))
-    return {"PyTorch": (call, checked(out, *inputs, tolerance=tolerance))}
-
-
-def amx_peer(rows, n, k, threads, seed):
-    """bfloat16 on the matrix unit, sums and result in float32."""
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
-    from chapters.kit.cpu import amx
-    from chapters.kit.cpu.amx_matmul import build_amx_matmul, runs_here
-
-    if not runs_here():
-        raise MissingPeer("this processor has no AMX")
-    x, w = (array.astype("bfloat16") for array in numbers(rows, n, k, seed))
-    out = np.full((rows, n), np.nan, "float32")
-    arrays = w.view("uint16"), x.view("uint16"), amx.configuration(), out
-    tensors = [in_numpy_memory(array) for array in arrays]
-    kernel = build_amx_matmul(rows, n, k)
-    kernel(*tensors)
-    error = checked(tensors[-1].numpy(), x.astype("float32"), w.astype("float32"))
-    return {"AMX": (lambda: kernel(*tensors), error)}
-
-
-def torch_bfloat16(rows, n, k, threads, seed):
-    """PyTorch in bfloat16, which oneDNN runs on AMX if the processor has it; its result is bfloat16."""
-    return torch_peer(rows, n, k, threads, seed, "bfloat16", tolerance=1e-2)
+    return {"PyTorch": (call, checked(call().numpy(), x.numpy(), w.numpy()))}
 
 
 def bounds(rows, n, k, threads, seed):
@@ -229,18 +200,6 @@ def kernel_table(measured: dict) -> Table:
     return Table(("threads", "rows of x", "GFLOP/s", *times, *shares), rows)
 
 
-def amx_table(measured: dict) -> Table:
-    """bfloat16 on AMX; empty if the processor has none."""
-    size = measured["n"] * measured["k"]
-    rows = []
-    for count, seconds in measured["rows"].items():
-        if "AMX" in seconds:
-            torch = seconds.get("PyTorch")
-            speed = f"{2 * int(count) * size / seconds['AMX'] / 1e9:.0f}"
-            rows.append((count, speed, f"{torch / seconds['AMX']:.2f}×" if torch else "–"))
-    return Table(("rows of x", "GFLOP/s", "PyTorch's time"), rows)
-
-
 def decode_table(seconds: dict) -> Table:
     """The time of one decode step, and its share of the time of the exported module."""
     whole = seconds["as exported"]
@@ -248,7 +207,7 @@ def decode_table(seconds: dict) -> Table:
     return Table(("the decoder", "one decode step", "of the time as exported"), rows)
 
 
-TABLES = {"ch05_kernels": kernel_table, "ch05_amx": amx_table, "ch05_decode": decode_table}
+TABLES = {"ch05_kernels": kernel_table, "ch05_decode": decode_table}
 
 
 def show_results(name: str) -> SourcedTable:

@@ -119,30 +119,6 @@ def _matmul_claim(threads: int, by_rows: dict[str, dict]) -> str:
     )
 
 
-def amx_speed(measured: dict) -> list[plots.Figure]:
-    """ch05_amx: operations per second in bfloat16 on the matrix unit; no figure if the processor has none."""
-    rows = {int(r): seconds for r, seconds in measured["rows"].items() if "AMX" in seconds}
-    if not rows:
-        return []
-    size = 2 * measured["n"] * measured["k"]
-    found = {
-        name: [(r, r * size / s[key]) for r, s in rows.items() if key in s]
-        for name, key in (("this course", "AMX"), ("PyTorch", "PyTorch"))
-    }
-    (low, first), (high, last) = min(rows.items()), max(rows.items())
-    claim = (
-        f"In bfloat16 on AMX, the processor's matrix unit, our kernel takes {first['AMX'] / first['PyTorch']:.0%} of "
-        f"PyTorch's time at {_rows(low)} and {last['AMX'] / last['PyTorch']:.0%} at {high}."
-    )
-    title = f"x @ w.T for w of ({measured['n']}, {measured['k']}) in bfloat16 on AMX, 1 thread"
-    caption, labels = (
-        "PyTorch uses AMX too, through oneDNN.",
-        ("rows of x", "operations per second"),
-    )
-    table = _bench(5).amx_table(measured)
-    return [plots.lines(found, labels, title, caption, table, claim, unit="")]
-
-
 def decode_gain(measured: dict) -> list[plots.Figure]:
     """ch05_decode: one decode step as exported, with chapter 3's pass, and with the schedules."""
     words = {
@@ -463,7 +439,6 @@ PLOTS = {
     "ch03_pass": pass_gain,
     "ch04_cpu": norm_bandwidth,
     "ch05_kernels": matmul_speed,
-    "ch05_amx": amx_speed,
     "ch05_decode": decode_gain,
     "ch06_int8": bias_speedup,
     "ch09_decoder": decode_speed,

@@ -2,7 +2,7 @@
 
 Each file of docs/results has a function here that computes its rates, or a reason why it has none. The ceilings:
 - arithmetic: float32 multiply-adds that one core reached in registers on the same machine, times what an instruction
-  does more (Intel's manuals: per cycle and core 64 operations on float32, 256 on int8 with vpdpbusd, 1024 on bfloat16
+  does more (Intel's manuals: per cycle and core 64 operations on float32, 256 on int8 with vpdpbusd,
   and 2048 on int8 with AMX);
 - bytes: a kernel that only reads, on the same machine, if the operands cannot stay in a cache; else the first-level
   cache, which gives 128 bytes and takes 64 in a cycle of 64 operations.
@@ -29,7 +29,7 @@ from chapters.kit.gpu.gpus import BOARDS, Board
 from docs.pages.results_page import peaks_by_device
 
 CACHE = 256 << 20  # bytes: more than the caches of any machine measured here
-FASTER = {"vpdpbusd": 4, "bfloat16 on AMX": 16, "AMX": 32}  # than float32 in vector registers
+FASTER = {"vpdpbusd": 4, "AMX": 32}  # than float32 in vector registers
 CACHE_BYTES = 3  # per float32 operation: 192 bytes while the registers do 64
 NO_RATES = {
     "ch04_registers": "registers of GPU kernels",
@@ -115,13 +115,6 @@ def norms(m: dict, on: Machine) -> Iterator[Rate]:
             moved = norm_bench.bytes_counted(tuple(map(int, shape.strip("()").split(","))), dtype)
             for name, time in seconds.items():
                 yield on.moving(f"{name}, {case}", moved, time, int(threads))
-
-
-def on_amx(m: dict, on: Machine) -> Iterator[Rate]:
-    for rows, seconds in m["rows"].items():
-        for name, time in seconds.items():
-            work = 2 * int(rows) * m["n"] * m["k"]
-            yield on.arithmetic(f"{name}, {rows} rows", work, time, 1, "bfloat16 on AMX")
 
 
 def projections(m: dict, on: Machine) -> Iterator[Rate]:
@@ -281,7 +274,6 @@ RATES: dict[str, Callable[[dict, Machine | None], Iterable[Rate]]] = {
     "ch03_pass": products,
     "ch04_cpu": norms,
     "ch05_kernels": products,
-    "ch05_amx": on_amx,
     "ch05_decode": decode_steps,
     "ch06_int8": int8,
     "ch08_stores": stores,

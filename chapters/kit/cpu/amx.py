@@ -26,11 +26,11 @@ WAYS = ("separate", "fused", "without bias")
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
-def runs_here(instructions: str = "amx_int8") -> bool:
-    """Whether this processor has tiles with these instructions; asks Linux for permission to use them."""
+def runs_here() -> bool:
+    """Whether this processor multiplies tiles of int8; asks Linux for permission to use them."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
-    if instructions not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+    if "amx_int8" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
         return False
     return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 
@@ -95,32 +95,6 @@ def multiply_int8(sums: int, rows: int, columns: int) -> tirx.Expr:
     return _instruction("tdpbusd", _number(sums), _number(rows), _number(columns))
 
 
-def multiply_bf16(sums: int, rows: int, columns: int) -> tirx.Expr:
-    """TDPBF16PS: sums (16, 16) float32 += rows (16, 32) times columns (32, 16), both bfloat16.
-
-    Each row of the tile `columns` has two steps of the reduction, for one column after the other.
-    """
-    return _instruction("tdpbf16ps", _number(sums), _number(rows), _number(columns))
-
-
-@T.inline
-def zero_sums():
-    """Zero tiles 0 to 3, which hold 32 by 32 sums: the upper rows in 0 and 1, the lower ones in 2 and 3."""
-    zero_tile(0)
-    zero_tile(1)
-    zero_tile(2)
-    zero_tile(3)
-
-
-@T.inline
-def add_products(multiply):
-    """Call `multiply` for the rows in tiles 4, 5 and the columns in tiles 6, 7; the sums are in tiles 0 to 3."""
-    multiply(0, 4, 6)
-    multiply(1, 4, 7)
-    multiply(2, 5, 6)
-    multiply(3, 5, 7)
-
-
 def product(m: int, n: int, k: int, way: str) -> tirx.PrimFunc:
     """D = A @ W + C: A (m, k) uint8, W packed, C (n,) and D (m, n) int32; m and n multiples of 32, k of 64.
 
@@ -161,13 +135,19 @@ def product(m: int, n: int, k: int, way: str) -> tirx.PrimFunc:
                         load_tile(2, C[column], 0)
                         load_tile(3, C[column + 16], 0)
                     else:
-                        zero_sums()
+                        zero_tile(0)
+                        zero_tile(1)
+                        zero_tile(2)
+                        zero_tile(3)
                     for step in T.serial(k // 64):
                         load_tile(4, A[row, step * 64], k)
                         load_tile(5, A[row + 16, step * 64], k)
                         load_tile(6, W[vj * 2, step, 0, 0], 64)
                         load_tile(7, W[vj * 2 + 1, step, 0, 0], 64)
-                        add_products(multiply_int8)
+                        multiply_int8(0, 4, 6)
+                        multiply_int8(1, 4, 7)
+                        multiply_int8(2, 5, 6)
+                        multiply_int8(3, 5, 7)
                     out = T.meta_var(temp if separate else D)
                     store_tile(0, out[row, column], 4 * n)
                     store_tile(1, out[row, column + 16], 4 * n)
