@@ -12,17 +12,13 @@ from tvm.target import Target
 
 from chapters.kit.cpu.aligned import aligned_bytes
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.machine import llvm_host
+from chapters.kit.machine import QUICK_LLVM, llvm_host
 
 ZONE = 4096  # bytes before and after each array
 MARK = 0xA5
-# for programs that run once: LLVM would take longer to optimize them than they take to run. TVM's JIT optimizes machine
-# code at any level, so that it is LLVM's own options that save a third of its time.
-_QUICK = {"kind": "llvm", "opt-level": 0}
-_QUICK["cl-opt"] = ["-fast-isel:bool=true", "-disable-block-placement:bool=true"]
-QUICK = Target(_QUICK)
+QUICK = Target(QUICK_LLVM)
 # with this processor's instructions: portable code converts each float16 by a call
-QUICK_HERE = Target({**_QUICK, "mcpu": llvm_host()["cpu"]})
+QUICK_HERE = Target({**QUICK_LLVM, "mcpu": llvm_host()["cpu"]})
 
 
 class WroteOutside(Exception):

@@ -138,6 +138,7 @@ class CudaOnCpu:
             raise LaunchError(problem.decode() + (seed if self.order > 0 else ""))
 
 
+@functools.lru_cache(maxsize=256)
 def program(kernel: Kernel, shared_bytes: int = 0) -> str:
     """The C++ text that is compiled for `kernel`: the header, TVM's function, and a function that runs a whole grid.
 

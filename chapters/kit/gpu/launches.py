@@ -18,6 +18,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from chapters.kit.cpu.aligned import aligned_bytes
 from chapters.kit.gpu import tensor_maps
+from chapters.kit.machine import QUICK_LLVM
 
 # Optional attributes of a function: the passes that lower it, and the only architecture that it is for.
 PIPELINE, ARCHITECTURE = "pipeline", "architecture"
@@ -79,7 +80,7 @@ class HostProgram:
         with tvm.transform.PassContext(config={"tirx.disable_assert": True, **(config or {})}):
             host, device = _split(func, target)
             self.kernels = {k.name: k for k in _kernels(device)}
-            self._main = codegen_build(host, tvm.target.Target("llvm"))["main"]
+            self._main = codegen_build(host, tvm.target.Target(QUICK_LLVM))["main"]
         # the compiled code looks a kernel up once, so each has one function for all runs
         self._calls = {name: self._call(name) for name in self.kernels}
 
