@@ -7,10 +7,11 @@ from functools import lru_cache
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.target import Target
 
 from chapters.kit.cpu.aligned import aligned_bytes
+from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.machine import QUICK_LLVM, llvm_host
 
@@ -53,19 +54,40 @@ def compile_once(
     """`tvm.compile`, once for the same program, and by default quickly, for a program that runs once.
 
     What TVM generates to compare a kernel's arguments with their declarations takes longer to compile than a small
-    kernel. It is left out of modules without kernels of their own, because TVM makes those of operators and calls them,
+    kernel. It is left out of modules whose kernels TVM makes of operators, or is known to call with what they declare,
     and where the caller has compared them (checked=False).
     """
-    own = checked and any(isinstance(func, tirx.PrimFunc) for func in mod.functions.values())
-    return _compiled(tvm_ffi.StructuralKey(mod.clone()), target, own, relax_pipeline)
+    kernels = [func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc)]
+    asserts = any(nodes(kernel.body, tirx.AssertStmt) for kernel in kernels)
+    checked = checked and bool(kernels) and (asserts or not _calls_as_declared(mod))
+    return _compiled(tvm_ffi.StructuralKey(mod.clone()), target, checked, relax_pipeline)
 
 
-@lru_cache(
-    maxsize=256
-)  # many answers become the same program, and each is compared with the one given
+# many answers become the same program, and each is compared with the one given
+@lru_cache(maxsize=256)
 def _compiled(program: tvm_ffi.StructuralKey, target: Target, checked: bool, pipeline: object):
     with tvm.transform.PassContext(config={"tirx.disable_assert": not checked}):
         return tvm.compile(program.key, target=target, relax_pipeline=pipeline)
+
+
+def _calls_as_declared(mod: tvm.IRModule) -> bool:
+    """Whether the kernels are called by Relax functions, with tensors that TVM has compared with what they declare.
+
+    It compares dtypes and sizes where a module is checked to be well-formed, but not a size that is not known yet.
+    """
+    named = ("relax.call_tir", "relax.call_tir_inplace")
+    calls = [call for call in calls_of_module(mod) if getattr(call.op, "name", "") in named]
+    known = all(
+        len(call.args) == 2 and _is_known(call.args[1].ty) and _is_known(call.ty) for call in calls
+    )
+    return bool(relax_functions(mod)) and known and relax.analysis.check_well_formed(mod)
+
+
+def _is_known(kind: tvm.ir.Type) -> bool:
+    if isinstance(kind, tvm.ir.TupleType):
+        return all(map(_is_known, kind.fields))
+    has_sizes = isinstance(kind, relax.TensorType) and isinstance(kind.shape, relax.ShapeExpr)
+    return has_sizes and all(isinstance(size, tirx.IntImm) for size in kind.shape.values)
 
 
 def _as_declared(func: tirx.PrimFunc, arguments: list) -> bool:
