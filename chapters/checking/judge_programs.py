@@ -26,7 +26,7 @@ from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line, where
 
-SECONDS = 5  # for one program; a pass takes a few milliseconds
+SECONDS = 3  # for one program; a pass takes a few milliseconds
 # of the largest number of a result, by the shortest dtype of a program: a dozen roundings in a row
 RELATIVE = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
 MOST_NUMBERS = 24  # of a result that is shown whole
