@@ -32,7 +32,7 @@ def examiner():
         yield running
 
 
-# records that the exercises of a chapter that were begun have passed, in a process of the copy
+# records, in a process of the copy, that the exercises of chapters have passed
 RECORD = """
 import sys
 from chapters.runner.course import chapters
@@ -43,12 +43,13 @@ for chapter in chapters():
             record_state(chapter, exercise.id, "passed", digest(chapter, exercise.id))
         assert set(states(chapter).values()) <= {"passed", "todo"}, states(chapter)
 """
+LAB = "# %% [markdown]\n# # A title\n# ## A part\n# Said.\n# %%\n1\n# %%\n2\n# %%\n3\n"
 
 
 class CourseCopy(FreshCopy):
     """A copy of the course in which a test edits, breaks and resets chapter 0 as a learner would."""
 
-    # in an answer, by four spaces: the check waits until `paused_check` lets it go on
+    # what the answer of a `paused_check` holds, in a function
     PAUSE = """import os, time
     open("started", "w").close()
     while not os.path.exists("saved"):
@@ -57,6 +58,11 @@ class CourseCopy(FreshCopy):
     @property
     def stub(self):
         return self.file(chapter(0))
+
+    @property
+    def lab(self):
+        """The lab of chapter 0."""
+        return self.stub.parent / "lab.py"
 
     @property
     def text(self) -> str:
@@ -83,7 +89,7 @@ class CourseCopy(FreshCopy):
 
     @contextlib.contextmanager
     def paused_check(self, exercise: str):
-        """`check` of an exercise whose answer holds PAUSE, where it has got before the block, and stays until its end."""
+        """`check` of an exercise whose answer holds PAUSE: it waits there while the block runs."""
         checking = self.begin("check", exercise)
         while not (self.root / "started").exists():
             assert checking.poll() is None
@@ -115,3 +121,10 @@ def course():
     """The course as a fresh clone has it: no progress, stubs as generated."""
     with CourseCopy() as copy:
         yield copy
+
+
+@pytest.fixture
+def short(course):
+    """The course, in which the lab of chapter 0 has three cells that take no time."""
+    course.lab.write_text(LAB, encoding="utf-8")
+    return course
