@@ -123,6 +123,13 @@ def course():
         yield copy
 
 
+@pytest.fixture(scope="session")
+def untouched():
+    """A fresh clone that tests share: they edit no file of it."""
+    with CourseCopy() as copy:
+        yield copy
+
+
 @pytest.fixture
 def short(course):
     """The course, in which the lab of chapter 0 has three cells that take no time."""

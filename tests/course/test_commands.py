@@ -33,15 +33,15 @@ for arguments in {list(WRONG_CALLS.values())}:
 """
 
 
-def test_status_on_a_fresh_clone_names_the_next_exercise(course):
-    result = course.learner()
+def test_status_on_a_fresh_clone_names_the_next_exercise(untouched):
+    result = untouched.learner()
     assert result.returncode == 0
     assert "0/6" in result.stdout and "python -m chapters check 0.1" in result.stdout
     assert "first_module.py:" in result.stdout
 
 
-def test_wrong_calls_get_one_sentence(course):
-    result = course.python("-c", CALL_ALL)
+def test_wrong_calls_get_one_sentence(untouched):
+    result = untouched.python("-c", CALL_ALL)
     lines = result.stdout.splitlines()
     assert lines[1::2] == ["2"] * len(WRONG_CALLS) and not result.stderr, result
     for says, line in zip(WRONG_CALLS, lines[::2], strict=True):
@@ -59,11 +59,11 @@ def test_a_damaged_lesson_gets_one_sentence(course):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the system keeps the folder of a process")
-def test_a_command_works_in_a_folder_that_has_been_removed(course):
+def test_a_command_works_in_a_folder_that_has_been_removed(untouched):
     probe = "import os, runpy, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
     probe += "sys.argv = ['chapters', 'next']; runpy.run_module('chapters', run_name='__main__')"
-    result = course.python("-c", probe)
-    assert result.returncode == 0 and f"edit {course.stub}:" in result.stdout
+    result = untouched.python("-c", probe)
+    assert result.returncode == 0 and f"edit {untouched.stub}:" in result.stdout
 
 
 def test_exercises_can_be_solved_one_after_the_other(course):
@@ -82,8 +82,8 @@ def test_exercises_can_be_solved_one_after_the_other(course):
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_fix_exercise_shows_its_failure_from_the_start(course):
-    result = course.learner("check", "0.4")
+def test_fix_exercise_shows_its_failure_from_the_start(untouched):
+    result = untouched.learner("check", "0.4")
     assert result.returncode == 1
     assert "This looks like: the reduction never sets its accumulator" in result.stdout
 
@@ -107,8 +107,8 @@ def test_reset_of_one_exercise_keeps_a_copy_and_the_rest(course):
     assert len(course.kept()) == 2, "each copy has a name of its own"
 
 
-def test_check_takes_several(course):
-    said = course.learner("check", "0.2", "0.1", "0.2").stdout
+def test_check_takes_several(untouched):
+    said = untouched.learner("check", "0.2", "0.1", "0.2").stdout
     assert said.index("0.2 TODO") < said.index("0.1 TODO") and "0 of 2 passed" in said
 
 
@@ -268,8 +268,8 @@ def test_diff_waits_for_a_pass(course):
     assert course.learner("diff", "0.2").returncode == 2, "the edit may have broken it"
 
 
-def test_quiz_without_a_terminal_prints_questions_and_computed_answers(course):
-    result = course.learner("quiz", "0")
+def test_quiz_without_a_terminal_prints_questions_and_computed_answers(untouched):
+    result = untouched.learner("quiz", "0")
     assert result.returncode == 0 and result.stdout.count("TVM says") == 5
 
 
@@ -282,10 +282,10 @@ def test_an_exercise_that_cannot_run_here_is_not_the_next(course):
     assert course.learner("next").stdout.startswith("0.2 ")
 
 
-def test_doctor_finds_what_the_course_needs(course, monkeypatch):
+def test_doctor_finds_what_the_course_needs(untouched, monkeypatch):
     """Also for a terminal that lacks characters, which its second process must replace too."""
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    result = course.learner("doctor")
+    result = untouched.learner("doctor")
     assert result.returncode == 0, result.stdout
     for word in ("apache-tvm-ffi 0.1.14.post1", "bits", "tensorize works", "GPU"):
         assert word in result.stdout
@@ -303,9 +303,9 @@ def test_doctor_and_every_check_say_that_a_version_is_wrong_and_what_to_do(cours
         assert "the course needs 9.9.9: run `pip install -e .`" in result.stdout
 
 
-def test_missing_package_gets_one_sentence(course):
+def test_missing_package_gets_one_sentence(untouched):
     probe = "import runpy, sys; sys.modules['yaml'] = None; runpy.run_module('chapters', run_name='__main__')"
-    result = course.python("-c", probe)
+    result = untouched.python("-c", probe)
     assert result.returncode == 2 and "package yaml is not installed" in result.stdout
 
 
