@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -46,9 +48,16 @@ for chapter in chapters():
 LAB = "# %% [markdown]\n# # A title\n# ## A part\n# Said.\n# %%\n1\n# %%\n2\n# %%\n3\n"
 
 
+def folder_in_memory() -> str | None:
+    """A folder in which files are made quickly, with room for many copies of the course; None if there is none."""
+    memory = "/dev/shm"
+    return memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30 else None
+
+
 class CourseCopy(FreshCopy):
     """A copy of the course in which a test edits, breaks and resets chapter 0 as a learner would."""
 
+    FOLDER = folder_in_memory()
     # what the answer of a `paused_check` holds, in a function
     PAUSE = """import os, time
     open("started", "w").close()
