@@ -137,31 +137,28 @@ PLANTED = (
 
 @pytest.fixture(scope="module")
 def all_planted():
-    with CourseCopy() as copy:
-        plant(copy)
-        yield copy
+    """The course with a wrong file of a learner's in each chapter, which notes when it is imported; all "passed"."""
+    with CourseCopy() as course:
+        note = f"open({str(course.root / 'imported')!r}, 'a').write(__file__ + chr(10))\n"
+        for number, home in enumerate(chapters()):
+            text = home.solution.read_text(encoding="utf-8")
+            future = "from __future__ import annotations\n"
+            head, _, rest = text.partition(future)
+            wrong = rest.replace("    # BEGIN", "    return None\n    # BEGIN")
+            code = PLANTED[number % len(PLANTED)]
+            course.file(home).write_text(f"{head}{future}{note}{code}\n{wrong}", encoding="utf-8")
+            (course.root / "solutions" / home.slug / "aaa.py").write_text("1 / 0\n")
+        (course.root / ".progress.json").write_text("{")
+        (course.root / ".cache").write_text("a file")
+        course.record_as_passed(*(home.number for home in chapters()))
+        yield course
 
 
 @pytest.fixture
 def planted(all_planted):
-    """The course with a wrong file of a learner's in each chapter, which notes when it is imported; all "passed"."""
+    """The same, before any of the files was imported."""
     (all_planted.root / "imported").unlink(missing_ok=True)
     return all_planted
-
-
-def plant(course):
-    note = f"open({str(course.root / 'imported')!r}, 'a').write(__file__ + chr(10))\n"
-    for number, home in enumerate(chapters()):
-        text = home.solution.read_text(encoding="utf-8")
-        future = "from __future__ import annotations\n"
-        head, _, rest = text.partition(future)
-        wrong = rest.replace("    # BEGIN", "    return None\n    # BEGIN")
-        code = PLANTED[number % len(PLANTED)]
-        course.file(home).write_text(f"{head}{future}{note}{code}\n{wrong}", encoding="utf-8")
-        (course.root / "solutions" / home.slug / "aaa.py").write_text("1 / 0\n")
-    (course.root / ".progress.json").write_text("{")
-    (course.root / ".cache").write_text("a file")
-    course.record_as_passed(*(home.number for home in chapters()))
 
 
 REFERENCE_RUNS = {
