@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
+import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -30,12 +34,44 @@ def examiner():
         yield running
 
 
+# records, in a process of the copy, that the exercises of chapters have passed
+RECORD = """
+import sys
+from chapters.runner.course import chapters
+from chapters.runner.states import digest, record_state, states
+for chapter in chapters():
+    if str(chapter.number) in sys.argv[1:]:
+        for exercise in chapter.exercises:
+            record_state(chapter, exercise.id, "passed", digest(chapter, exercise.id))
+        assert set(states(chapter).values()) <= {"passed", "todo"}, states(chapter)
+"""
+LAB = "# %% [markdown]\n# # A title\n# ## A part\n# Said.\n# %%\n1\n# %%\n2\n# %%\n3\n"
+
+
+def folder_in_memory() -> str | None:
+    """A folder in which files are made quickly, with room for many copies of the course; None if there is none."""
+    memory = "/dev/shm"
+    return memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30 else None
+
+
 class CourseCopy(FreshCopy):
     """A copy of the course in which a test edits, breaks and resets chapter 0 as a learner would."""
+
+    FOLDER = folder_in_memory()
+    # what the answer of a `paused_check` holds, in a function
+    PAUSE = """import os, time
+    open("started", "w").close()
+    while not os.path.exists("saved"):
+        time.sleep(0.05)"""
 
     @property
     def stub(self):
         return self.file(chapter(0))
+
+    @property
+    def lab(self):
+        """The lab of chapter 0."""
+        return self.stub.parent / "lab.py"
 
     @property
     def text(self) -> str:
@@ -60,6 +96,16 @@ class CourseCopy(FreshCopy):
             encoding="utf-8",
         )
 
+    @contextlib.contextmanager
+    def paused_check(self, exercise: str):
+        """`check` of an exercise whose answer holds PAUSE: it waits there while the block runs."""
+        checking = self.begin("check", exercise)
+        while not (self.root / "started").exists():
+            assert checking.poll() is None
+            time.sleep(0.05)
+        yield checking
+        (self.root / "saved").touch()
+
     def pytest(self, *arguments: str) -> subprocess.CompletedProcess:
         return self.python("-m", "pytest", *arguments)
 
@@ -68,6 +114,11 @@ class CourseCopy(FreshCopy):
         text = chapter(0).solution.read_text(encoding="utf-8")
         assert old in text
         self.text = text.replace(old, new)
+
+    def record_as_passed(self, *numbers: int) -> None:
+        """Record, without checking them, that all exercises of these chapters that were begun have passed."""
+        recorded = self.python("-c", RECORD, *map(str, numbers))
+        assert not recorded.returncode, recorded.stderr
 
     def kept(self, pattern: str = "*.py") -> list[str]:
         """The texts of the copies that were kept."""
@@ -79,3 +130,17 @@ def course():
     """The course as a fresh clone has it: no progress, stubs as generated."""
     with CourseCopy() as copy:
         yield copy
+
+
+@pytest.fixture(scope="session")
+def untouched():
+    """A fresh clone that tests share: they edit no file of it."""
+    with CourseCopy() as copy:
+        yield copy
+
+
+@pytest.fixture
+def short(course):
+    """The course, in which the lab of chapter 0 has three cells that take no time."""
+    course.lab.write_text(LAB, encoding="utf-8")
+    return course

@@ -32,10 +32,17 @@ NOT_INHERITED = (
 
 
 class FreshCopy:
-    """A context manager; `root` is the copy, `data` has what is kept for its learner. Both are removed at the end."""
+    """A context manager; `root` is the copy, `data` has what is kept for its learner. Both are removed at the end.
+
+    FOLDER: where it is made; None: where the system has temporary files.
+    """
+
+    FOLDER: str | None = None
 
     def __enter__(self) -> FreshCopy:
-        self._folder = tempfile.TemporaryDirectory(prefix="fusion-", ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="fusion-", dir=self.FOLDER, ignore_cleanup_errors=True
+        )
         self.root = Path(self._folder.name).resolve() / "fusion-by-hand"
         self.data = self.root.parent / "data"
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 STORY = "chapters.ch00_first_module"
-PROGRAMS = [("chapters", "status"), ("chapters", "doctor"), ("chapters", "quiz", "0"), (STORY,)]
+PROGRAMS = ("chapters status", STORY)
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell closes the streams")
 
 
@@ -27,35 +27,35 @@ def _shell(course, command: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
-def test_a_character_that_the_terminal_lacks_is_replaced(program, course):
-    environment = {**course.environment(), "PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", *program]
-    done = subprocess.run(
-        command, cwd=course.root, env=environment, stdin=subprocess.DEVNULL, capture_output=True
-    )
-    assert done.returncode == 0 and not done.stderr
-    assert b"?" in done.stdout or "doctor" in program  # which may have nothing to say about a GPU
+def test_a_character_that_the_terminal_lacks_is_replaced(short):
+    environment = {**short.environment(), "PYTHONIOENCODING": "ascii"}
+    for program in PROGRAMS:
+        command = [sys.executable, "-m", *program.split()]
+        around = {"cwd": short.root, "env": environment, "stdin": subprocess.DEVNULL}
+        done = subprocess.run(command, **around, capture_output=True)
+        assert done.returncode == 0 and not done.stderr and b"?" in done.stdout, program
 
 
 @POSIX
-@pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
-def test_a_reader_who_has_seen_enough_ends_the_program(program, course):
+def test_a_reader_who_has_seen_enough_ends_the_program(short):
     """`sleep` lets the program begin to print when the reader has gone."""
-    done = _shell(course, f"(sleep 0.5; exec $PYTHON -m {' '.join(program)}) | true")
-    assert done.returncode == 0 and not done.stderr
+    for program in (*PROGRAMS, "chapters doctor"):
+        done = _shell(short, f"(sleep 0.5; exec $PYTHON -m {program}) | true")
+        assert done.returncode == 0 and not done.stderr, program
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a disk that is always full")
-@pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
-def test_a_full_disk_gets_one_sentence(program, course):
-    done = _shell(course, f"$PYTHON -m {' '.join(program)} > /dev/full")
-    assert done.returncode == 2 and done.stderr == f"{os.strerror(errno.ENOSPC)}.\n"
+def test_a_full_disk_gets_one_sentence(short):
+    for program in (*PROGRAMS, "chapters doctor"):
+        done = _shell(short, f"$PYTHON -m {program} > /dev/full")
+        assert done.returncode == 2 and done.stderr == f"{os.strerror(errno.ENOSPC)}.\n", program
 
 
 @POSIX
-@pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
-def test_closed_streams_lead_nowhere(program, course):
-    for closed in (">&-", "<&- >&- 2>&-"):
-        done = _shell(course, f"$PYTHON -m {' '.join(program)} {closed}")
-        assert done.returncode == 0 and not done.stderr, closed
+def test_closed_streams_lead_nowhere(short):
+    calls = [f"{program} >&-" for program in PROGRAMS]
+    for program in (*PROGRAMS, "chapters doctor", "chapters quiz 0"):
+        calls.append(f"{program} <&- >&- 2>&-")
+    for call in calls:
+        done = _shell(short, f"$PYTHON -m {call}")
+        assert done.returncode == 0 and not done.stderr, call
