@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from chapters.ch11_a_real_model import chat as program
+from chapters.ch11_a_real_model import recorded, your_machine
 from chapters.ch11_a_real_model.passes import PASSES
 from chapters.child import patience
 from chapters.kit.chat.model_cache import MODEL
@@ -206,21 +207,34 @@ def test_a_wrong_call_gets_one_sentence(arguments, says):
     )
 
 
-def test_your_machine_measures_the_real_model(cache, model):
+@pytest.fixture
+def real_model(cache, model, monkeypatch):
+    """The real model is the default, and was compiled before."""
+    monkeypatch.setenv("FUSION_CACHE", str(cache))
     if not (cache / MODEL).exists():
         (cache / MODEL).symlink_to(model)
-    done = subprocess.run(
-        [sys.executable, "-m", "chapters.ch11_a_real_model.your_machine"],
-        cwd=ROOT,
-        env={**os.environ, "FUSION_CACHE": str(cache)},
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        check=True,
-    )
-    (first, next_one) = re.search(r"^compile +(\S+ s) +(\S+ ms)$", done.stdout, re.M).groups()
-    assert float(first[:-2]) > 1 and float(next_one[:-3]) < 1000
-    predicted, measured = map(float, re.findall(r"(\d+) tokens per second", done.stdout))
+
+
+def test_your_machine_measures_the_real_model(real_model, monkeypatch, capsys):
+    def kept(file, config, exact):
+        facts = config, your_machine.stored_as(file), exact, ""
+        return your_machine.load_or_compile(facts, your_machine.owners(), None)[0]
+
+    monkeypatch.setattr(your_machine, "compiled", kept)  # to compile takes a quarter of a minute
+    assert your_machine.main() == 0
+    said = capsys.readouterr().out
+    for part in ("compile", "load", "prompt", "one step after it"):
+        assert re.search(rf"^{part} +\S+ [mµ]?s +\S+ [mµ]?s$", said, re.M), said
+    predicted, measured = map(float, re.findall(r"(\d+) tokens per second", said))
     assert min(measured, predicted) > 0
+
+
+def test_a_conversation_is_recorded(real_model, monkeypatch):
+    monkeypatch.setattr(recorded, "PROMPTS", recorded.PROMPTS[:1])
+    (turn,) = recorded.record()["turns"]
+    assert turn["user"] == recorded.PROMPTS[0] and "compiler" in turn["answer"]
+    assert turn["tokens"] > 10 and turn["tokens_per_second"] > 0
+    assert turn["resident_bytes"] > 1e8
 
 
 # --- the options, and what is said before the first answer --------------------------------------------------
