@@ -287,6 +287,13 @@ def test_an_exception_in_a_pass_comes_with_what_it_was_given(examiner, answer):
     assert "axes=[]" in yours
 
 
+def test_an_exercise_is_checked_up_to_its_first_failure(examiner, answer):
+    exercise = chapter(1).exercise("1.4")
+    outcomes = examiner.run_exercise(chapter(1), exercise, answer(AGAIN, "call = 1 / 0", 1))
+    assert [one.state for one in outcomes].index("failed") == len(outcomes) - 1
+    assert len(outcomes) < len(checks_of_exercise(chapter(1), "1.4"))
+
+
 def test_a_check_that_cannot_go_on_names_its_own_line():
     """Not the line of TVM, in Python or in C++, in which the exception was raised."""
     with pytest.raises(Exception) as raised:
