@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from tvm import tirx
 from tvm.ir import Expr
@@ -11,6 +12,7 @@ from tvm.script import tirx as T
 Spec = tuple[tuple[int, ...], str]  # the shape and the dtype of a buffer
 
 
+@lru_cache(maxsize=64)  # TVM parses it anew at each call, which takes a tenth of a second
 def product_and_bias(
     a: Spec, b: Spec, c: Spec, weight: Callable[..., Expr] = lambda b, j, k: b[j, k]
 ) -> tirx.PrimFunc:
