@@ -19,13 +19,8 @@ from pathlib import Path
 CUDA_RUNTIME = "cudart64_13.dll" if sys.platform == "win32" else "libcudart.so.13"
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
-# A target for code that runs once: LLVM would take longer to optimize it than it takes to run. TVM's JIT optimizes
-# machine code at any level, so that it is LLVM's own options that save a third of its time.
-QUICK_LLVM = {
-    "kind": "llvm",
-    "opt-level": 0,
-    "cl-opt": ["-fast-isel:bool=true", "-disable-block-placement:bool=true"],
-}
+# a target for code that runs once: LLVM would take longer to optimize it than it takes to run
+QUICK_LLVM = {"kind": "llvm", "opt-level": 0}
 
 
 def versions(*packages: str) -> dict[str, str]:
