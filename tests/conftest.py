@@ -18,12 +18,14 @@ from chapters.runner.fresh_copy import FreshCopy
 
 # TVM's parser asks `inspect` for the module of each of its callers, and `inspect` seeks those that have none among all
 # modules, each time anew. It remembers here what it has found.
-for nowhere in (
+NOWHERE = (
     "ast",
     "string",
+    "frozen runpy",
     "frozen importlib._bootstrap",
     "frozen importlib._bootstrap_external",
-):
+)
+for nowhere in NOWHERE:
     inspect.modulesbyfile[f"<{nowhere}>"] = "builtins"
 
 

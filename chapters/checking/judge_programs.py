@@ -175,9 +175,7 @@ _PIPELINE = tvm.transform.Sequential(
 
 
 def _compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
-    # a well-formed module calls its own kernels with what they declare
-    executable = compile_once(mod, checked=False, relax_pipeline=_PIPELINE)
-    return relax.VirtualMachine(executable, tvm.cpu())
+    return relax.VirtualMachine(compile_once(mod, relax_pipeline=_PIPELINE), tvm.cpu())
 
 
 def _same_results(

@@ -153,10 +153,11 @@ def _faults_in(
         for width, pixels in WIDTHS.items():
             screen = {"viewport": {"width": pixels, "height": 900}, "color_scheme": scheme}
             context = browser.new_context(**screen, reduced_motion="reduce")
-            for path, by_axe in ((path, by_axe) for path, its, by_axe in views if its == width):
-                view = f"{name(path, site)} ({scheme}, {width})"
-                axe = Axe() if by_axe else None
-                found += [f"{view}: {fault}" for fault in _faults_of(context, path, axe)]
+            for path, its_width, by_axe in views:
+                if its_width == width:
+                    view = f"{name(path, site)} ({scheme}, {width})"
+                    axe = Axe() if by_axe else None
+                    found += [f"{view}: {fault}" for fault in _faults_of(context, path, axe)]
             context.close()
     return found
 

@@ -13,15 +13,15 @@ import pytest
 
 from chapters.runner.course import ROOT
 from docs.pages.upstream_page import KINDS, NONE_FOUND, Finding, findings
+from tests.conftest import NOWHERE
 
 FOUND = findings()
 SECONDS = 300
-# A process that imports stock TVM, and runs each script in a fork of itself. Its answer is the exit status. As in
-# tests/conftest.py, `inspect` knows the files that belong to no module.
+# A process that imports stock TVM, and runs each script in a fork of itself. Its answer is the exit status.
 FORKS = f"""
 import faulthandler, inspect, json, os, runpy, sys
 import tvm
-for nowhere in ("ast", "string", "frozen runpy", "frozen importlib._bootstrap", "frozen importlib._bootstrap_external"):
+for nowhere in {NOWHERE}:
     inspect.modulesbyfile[f"<{{nowhere}}>"] = "builtins"
 for line in sys.stdin:
     path, output = json.loads(line)
