@@ -13,7 +13,13 @@ from tvm.target import Target
 from chapters.checking import expect
 from chapters.kit.emulator import cuda_on_cpu, wgsl_on_vulkan
 from chapters.kit.emulator.executors import REQUIRED, executors, required
-from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
+from chapters.kit.gpu.launches import (
+    HostProgram,
+    Launch,
+    LaunchError,
+    UnknownWordError,
+    host_program,
+)
 from chapters.kit.gpu.targets import CUDA, WEBGPU
 from chapters.runner.failure import CheckFailed, Skip
 from chapters.runner.loading import last_line, parser_said, refused_line
@@ -67,7 +73,7 @@ def launch(
     """Run `func` on `given`, in place; a fault that the engine finds in the kernel becomes a CheckFailed."""
     webgpu = target.kind.name == "webgpu"
     engine = wgsl_on_vulkan.run_wgsl if webgpu else cuda_on_cpu.CudaOnCpu(backwards)
-    return ran(lambda: HostProgram(func, target), engine, given, read)
+    return ran(lambda: host_program(func, target), engine, given, read)
 
 
 def ran(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launch]:

@@ -39,6 +39,9 @@ class LearnersFiles:
         self._answers = {chapter.stub for chapter in chapters()}
         self._before = set(sys.modules)  # what this process itself needs
         self._seen: dict[Path, str] = {}  # digests when they were seen first
+        self._learners: dict[
+            str, Path | None
+        ] = {}  # of each file asked about: its path, if it is the learner's
 
     def forget(self) -> None:
         """Let the next import of each execute it again; other chapters' answers stay, because the course holds them."""
@@ -68,17 +71,21 @@ class LearnersFiles:
             file = getattr(module, "__file__", None)
             if name in self._before or name.startswith("answer_") or not isinstance(file, str):
                 continue
-            path = Path(vars(module).get(MADE_OF, file)).resolve()
-            if path.suffix == ".py" and os.path.isabs(file) and self._is_learners(path):
+            made_of = str(vars(module).get(MADE_OF, file))
+            if made_of not in self._learners:
+                self._learners[made_of] = self._learners_path(made_of)
+            path = self._learners[made_of]
+            if path and os.path.isabs(file):
                 found[name] = path
         return found
 
-    def _is_learners(self, path: Path) -> bool:
+    def _learners_path(self, file: str) -> Path | None:
+        """The path of a file of the learner's; None for the course's own and for installed ones."""
+        path = Path(file).resolve()
         if path in self._answers:
-            return True
-        if any(path.is_relative_to(folder) for folder in (*self._installed, *COURSE)):
-            return False
-        return path not in self._given
+            return path
+        known = any(path.is_relative_to(folder) for folder in (*self._installed, *COURSE))
+        return None if path.suffix != ".py" or known or path in self._given else path
 
     @cached_property
     def _given(self) -> set[Path]:

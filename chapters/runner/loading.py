@@ -10,9 +10,10 @@ import linecache
 import re
 import sys
 import traceback
+from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from chapters.runner.explain import explain
 from chapters.runner.failure import CheckFailed, message_of, shorten
@@ -59,6 +60,12 @@ def refused_line(error: BaseException) -> tuple[str, int, str]:
     return place[1], int(place[2]), linecache.getline(place[1], int(place[2])).strip()
 
 
+@lru_cache(maxsize=8)
+def _compiled(source: str, path: str) -> CodeType:
+    """The code of `source`; each check of an answer executes it afresh."""
+    return compile(source, path, "exec", dont_inherit=True)
+
+
 class _Fresh(SourceFileLoader):
     """Compiles the source anew each time: Python sees that a .pyc is stale only by size and whole seconds."""
 
@@ -68,7 +75,7 @@ class _Fresh(SourceFileLoader):
             source = importlib.util.decode_source(self.source)
         except UnicodeDecodeError as error:
             raise SyntaxError(f"byte {error.start} is not UTF-8; save it as UTF-8") from None
-        return self.source_to_code(source, self.path)
+        return _compiled(source, self.path)
 
 
 class Answer:

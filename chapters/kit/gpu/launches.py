@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import tvm
@@ -134,10 +135,24 @@ class _Run:
     failed: list[Exception] = field(default_factory=list)
 
 
-def lowered(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> list[tvm.tirx.PrimFunc]:
+def _once_per_kernel(make: Callable) -> Callable:
+    """`make(func, target)`, called once for kernels that are equal down to their names, as many answers' are."""
+
+    @lru_cache(maxsize=128)
+    def made(kernel: tvm_ffi.StructuralKey, _names: str, target: tvm.target.Target):
+        return make(kernel.key, target)
+
+    return lambda func, target: made(tvm_ffi.StructuralKey(func), func.script(), target)
+
+
+host_program = _once_per_kernel(HostProgram)
+
+
+@_once_per_kernel
+def lowered(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tuple[tvm.tirx.PrimFunc, ...]:
     """The device functions that `func` becomes on `target`, as TVM writes them out as source text."""
     _, device = _split(func, target)
-    return [kernel for part in device.values() for kernel in part.functions.values()]
+    return tuple(kernel for part in device.values() for kernel in part.functions.values())
 
 
 def target_of(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.target.Target:
