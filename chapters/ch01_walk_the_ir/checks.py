@@ -18,7 +18,7 @@ from chapters.checking.judge import judge_pass, observe_pass
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.relax_effects import bindings_of, calls_in
-from chapters.kit.pipeline.planned_storage import lower
+from chapters.kit.passes.planned_storage import lower
 from chapters.runner.failure import CheckFailed
 from solutions.ch01_walk_the_ir.walk_the_ir import DropDoubleTranspose
 

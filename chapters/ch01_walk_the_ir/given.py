@@ -14,7 +14,7 @@ from tvm.relax.expr_functor import PyExprVisitor
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.measure.scoreboard import Row
-from chapters.kit.pipeline.planned_storage import evaluate
+from chapters.kit.passes.planned_storage import evaluate
 
 # --- calls ----------------------------------------------------------------------------------------
 

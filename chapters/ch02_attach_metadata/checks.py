@@ -24,7 +24,7 @@ from chapters.checking.expect import Section
 from chapters.checking.judge import observe_pass
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
-from chapters.kit.pipeline.planned_storage import planned
+from chapters.kit.passes.planned_storage import planned
 from chapters.runner.failure import CheckFailed
 from solutions.ch02_attach_metadata import attach_support_info as reference
 

@@ -17,7 +17,7 @@ from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import bindings_of
 from chapters.kit.measure.captured_kernels import captured, sizes_of_graphs
-from chapters.kit.pipeline.planned_storage import evaluate, planned, tensor_bytes
+from chapters.kit.passes.planned_storage import evaluate, planned, tensor_bytes
 
 # The functions that run layers of the model when a serving engine calls them. These can be cut into stages.
 ENTRY_POINTS = (

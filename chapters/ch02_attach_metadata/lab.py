@@ -17,7 +17,7 @@ from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import bindings_of
 from chapters.kit.measure.captured_kernels import captured
-from chapters.kit.pipeline.planned_storage import planned
+from chapters.kit.passes.planned_storage import planned
 from chapters.runner.earlier import earlier, whose
 
 attach = earlier(2)

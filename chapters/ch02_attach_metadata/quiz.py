@@ -11,7 +11,7 @@ from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import CONFIGS
 from chapters.kit.measure.captured_kernels import captured
-from chapters.kit.pipeline.planned_storage import lower, planned
+from chapters.kit.passes.planned_storage import lower, planned
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 

@@ -159,7 +159,7 @@ def costs(config: str) -> dict[str, dict[str, int]]:
 def cost(name: str, sizes, target) -> dict[str, int]:
     """The same for one pipeline, counted by chapter 1 in the module that `as_kernels` returns."""
     from chapters.kit.decoder.llama import decoder
-    from chapters.kit.pipeline.planned_storage import planned
+    from chapters.kit.passes.planned_storage import planned
     from chapters.runner.earlier import earlier
 
     mod = as_kernels(name, decoder(sizes, "float32", ["decode"])[0], target, sizes)

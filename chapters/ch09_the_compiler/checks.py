@@ -55,7 +55,7 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.decoder.llama_generator import Generator, random_weights
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.relax_effects import relax_functions
-from chapters.kit.pipeline.planned_storage import read_plan
+from chapters.kit.passes.planned_storage import read_plan
 from chapters.runner.loading import last_line
 from solutions.ch09_the_compiler import pipeline as reference
 

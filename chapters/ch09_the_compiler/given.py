@@ -14,19 +14,19 @@ from tvm.target import Target
 
 from chapters.kit.cpu.matmul_tile import has_few_rows, lanes_of, largest_divisor
 from chapters.kit.cpu.nt_matmul import NAME, has_product
+from chapters.kit.cpu.vectorize_transcendentals import VectorizeTranscendentals
 from chapters.kit.ir.tensor_ir import innermost_blocks
-from chapters.kit.pipeline.compare_nan import CompareNan
-from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBeforeInPlace
-from chapters.kit.pipeline.copy_returned_constants import CopyReturnedConstants
-from chapters.kit.pipeline.fuse_gathered_products import FuseGatheredProducts
-from chapters.kit.pipeline.merge_elementwise import MergeElementwise, inline
-from chapters.kit.pipeline.name_kernels import NameKernels
-from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
-from chapters.kit.pipeline.require_threads import RequireThreads
-from chapters.kit.pipeline.store_names import StoreNames
-from chapters.kit.pipeline.sum_in_float32 import SumInFloat32
-from chapters.kit.pipeline.unscheduled import map_unscheduled
-from chapters.kit.pipeline.vectorize_transcendentals import VectorizeTranscendentals
+from chapters.kit.passes.compare_nan import CompareNan
+from chapters.kit.passes.copy_operands_before_in_place import CopyOperandsBeforeInPlace
+from chapters.kit.passes.copy_returned_constants import CopyReturnedConstants
+from chapters.kit.passes.name_kernels import NameKernels
+from chapters.kit.passes.plan_straight_functions import PlanStraightFunctions
+from chapters.kit.passes.require_threads import RequireThreads
+from chapters.kit.passes.sum_in_float32 import SumInFloat32
+from chapters.kit.schedules.fuse_gathered_products import FuseGatheredProducts
+from chapters.kit.schedules.merge_elementwise import MergeElementwise, inline
+from chapters.kit.schedules.store_names import StoreNames
+from chapters.kit.schedules.unscheduled import map_unscheduled
 from chapters.runner.earlier import earlier
 
 

@@ -21,7 +21,7 @@ from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.measure.pass_trace import counts
 from chapters.kit.measure.scoreboard import compare
-from chapters.kit.pipeline.planned_storage import planned
+from chapters.kit.passes.planned_storage import planned
 from chapters.runner.earlier import earlier, whose
 
 ours = earlier(9)

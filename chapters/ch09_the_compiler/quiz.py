@@ -15,7 +15,7 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import CONFIGS
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
-from chapters.kit.pipeline.planned_storage import planned
+from chapters.kit.passes.planned_storage import planned
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 

@@ -17,7 +17,7 @@ from chapters.kit.decoder.llama_config import CONFIGS, LlamaConfig
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.ir_diff import DIM, PLAIN, in_colours
 from chapters.kit.measure.pass_trace import Trace, TracedPass, trace
-from chapters.kit.pipeline.warn_of_fallback import (
+from chapters.kit.schedules.warn_of_fallback import (
     FALLBACK,
     UNBOUNDED,
     FallbackWarning,

@@ -24,7 +24,7 @@ from chapters.checking.programs import operators
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.ir.parse_alone import import_intrinsics
-from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
+from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.runner.loading import last_line
 
 LESSON = "chapters/ch10_imported_models/lesson.md"

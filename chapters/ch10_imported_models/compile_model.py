@@ -43,7 +43,7 @@ from chapters.kit.models.from_torch import (
     sizes_of,
     tensors_of,
 )
-from chapters.kit.pipeline.warn_of_fallback import FALLBACK, kernel_bytes, scheduled_by, why_left
+from chapters.kit.schedules.warn_of_fallback import FALLBACK, kernel_bytes, scheduled_by, why_left
 from chapters.program import run_program
 from chapters.runner.earlier import earlier
 

@@ -24,7 +24,7 @@ from chapters.kit.ir.ir_diff import diff
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.measure.quantiles import measure_in_turns
 from chapters.kit.measure.scoreboard import compare
-from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
+from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.runner.earlier import earlier, whose
 
 ours, llvm = earlier(10), Target("llvm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tvm
 
-from chapters.kit.pipeline.warn_of_fallback import scheduled_by
+from chapters.kit.schedules.warn_of_fallback import scheduled_by
 from chapters.runner.earlier import earlier
 
 LLVM = tvm.target.Target("llvm")

@@ -17,8 +17,8 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.relax_effects import calls_in
-from chapters.kit.pipeline.warn_of_fallback import FallbackWarning
 from chapters.kit.quiz import Question
+from chapters.kit.schedules.warn_of_fallback import FallbackWarning
 from chapters.runner.earlier import earlier
 
 NORM = """

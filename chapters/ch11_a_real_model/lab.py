@@ -24,7 +24,7 @@ from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.machine import llvm_host
-from chapters.kit.pipeline.planned_storage import planned
+from chapters.kit.passes.planned_storage import planned
 from chapters.kit.quantized.blocks import Form, pack, read_codes
 from chapters.kit.quantized.coded_products_on_gpu import schedule
 from chapters.kit.quantized.dot_products import dot_products

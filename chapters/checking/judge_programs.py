@@ -22,7 +22,7 @@ from chapters.checking.time_limit import TookTooLong, limit_time
 from chapters.child import patience
 from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.ir.relax_effects import bindings_of, relax_functions, scopes
-from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
+from chapters.kit.passes.plan_straight_functions import PlanStraightFunctions
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line, where
 

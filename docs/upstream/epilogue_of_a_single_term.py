@@ -3,7 +3,7 @@
 Should: 0.5 for a 4, the inverse of its root. (The rule normalizes, then inlines. This is how RMSNorm becomes NaN.)
 Kind: wrong numbers
 Upstream: none found
-Avoided in: chapters/kit/pipeline/apply_gpu_fallback.py
+Avoided in: chapters/kit/schedules/apply_gpu_fallback.py
 """
 
 import numpy as np

@@ -3,7 +3,7 @@
 Should: take it, as it takes the same kernel with two arguments; or decline.
 Kind: an error
 Upstream: none found
-Avoided in: chapters/kit/pipeline/apply_gpu_fallback.py
+Avoided in: chapters/kit/schedules/apply_gpu_fallback.py
 """
 
 import tvm

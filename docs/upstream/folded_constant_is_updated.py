@@ -3,7 +3,7 @@
 Should: 1 in every run, because the program makes the zeros anew.
 Kind: wrong numbers
 Upstream: none found
-Avoided in: chapters/kit/pipeline/fold_read_only_constants.py
+Avoided in: chapters/kit/passes/fold_read_only_constants.py
 """
 
 import numpy as np

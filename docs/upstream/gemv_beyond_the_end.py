@@ -3,7 +3,7 @@
 Should: a store that is guarded like the sums, or a rule that declines.
 Kind: wrong numbers
 Upstream: none found
-Avoided in: chapters/kit/pipeline/gemv_within_bounds.py
+Avoided in: chapters/kit/schedules/gemv_within_bounds.py
 """
 
 import tvm

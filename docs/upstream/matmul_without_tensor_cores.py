@@ -3,7 +3,7 @@
 Should: tensor cores, as for sm_90.
 Kind: slow code
 Upstream: none found
-Avoided in: chapters/kit/pipeline/matmul_on_tensor_cores.py
+Avoided in: chapters/kit/schedules/matmul_on_tensor_cores.py
 """
 
 import tvm

@@ -3,7 +3,7 @@
 Should: True, as in C, in NumPy, and in the code that TVM writes for CUDA.
 Kind: wrong numbers
 Upstream: none found
-Avoided in: chapters/kit/pipeline/compare_nan.py
+Avoided in: chapters/kit/passes/compare_nan.py
 """
 
 import numpy as np

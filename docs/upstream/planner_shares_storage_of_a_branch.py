@@ -4,7 +4,7 @@ The other branch then reads memory that was never allocated, which may end the p
 Should: a storage that is allocated on every path to its use.
 Kind: invalid IR
 Upstream: https://github.com/apache/tvm/issues/20191
-Avoided in: chapters/kit/pipeline/plan_straight_functions.py
+Avoided in: chapters/kit/passes/plan_straight_functions.py
 """
 
 import tvm

@@ -3,7 +3,7 @@
 Should: the sum once per row.
 Kind: slow code
 Upstream: none found
-Avoided in: chapters/kit/pipeline/reduction_once.py
+Avoided in: chapters/kit/schedules/reduction_once.py
 """
 
 import tvm

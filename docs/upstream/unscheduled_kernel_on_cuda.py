@@ -3,7 +3,7 @@
 Should: an error, such as the “Did you forget to bind?” of earlier releases, which the report quotes.
 Kind: an error
 Upstream: https://github.com/apache/tvm/issues/19548
-Avoided in: chapters/kit/pipeline/require_threads.py
+Avoided in: chapters/kit/passes/require_threads.py
 """
 
 import tvm

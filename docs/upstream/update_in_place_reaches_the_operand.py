@@ -3,7 +3,7 @@
 Should: x + 2 * x, because a tensor of Relax is a value.
 Kind: wrong numbers
 Upstream: none found
-Avoided in: chapters/kit/pipeline/copy_operands_before_in_place.py
+Avoided in: chapters/kit/passes/copy_operands_before_in_place.py
 """
 
 import numpy as np

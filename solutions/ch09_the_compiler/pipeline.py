@@ -29,16 +29,16 @@ from chapters.ch09_the_compiler.given import (
 )
 from chapters.kit.cpu.nt_matmul import has_product, reads_only_its_own
 from chapters.kit.ir.reductions import is_reduction
-from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback
-from chapters.kit.pipeline.apply_gpu_fallback import ApplyGPUFallback
-from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants
-from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
-from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
-from chapters.kit.pipeline.reduction_once import ReductionOnce
-from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
-from chapters.kit.pipeline.schedule_linear_layers import ScheduleLinearLayers
-from chapters.kit.pipeline.tile_products import TileProducts
-from chapters.kit.pipeline.whole_warps import WholeWarps
+from chapters.kit.passes.fold_read_only_constants import FoldReadOnlyConstants
+from chapters.kit.schedules.apply_cpu_fallback import ApplyCPUFallback
+from chapters.kit.schedules.apply_gpu_fallback import ApplyGPUFallback
+from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
+from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
+from chapters.kit.schedules.reduction_once import ReductionOnce
+from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSerially
+from chapters.kit.schedules.schedule_linear_layers import ScheduleLinearLayers
+from chapters.kit.schedules.tile_products import TileProducts
+from chapters.kit.schedules.whole_warps import WholeWarps
 from chapters.runner.earlier import earlier
 
 ch3, ch4, ch7 = (earlier(number) for number in (3, 4, 7))

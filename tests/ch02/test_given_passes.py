@@ -15,7 +15,7 @@ from chapters.checking.expect import Section
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.measure.captured_kernels import captured
-from chapters.kit.pipeline.planned_storage import planned
+from chapters.kit.passes.planned_storage import planned
 from solutions.ch02_attach_metadata.attach_support_info import (
     AttachAdditionalPrimFuncs,
     AttachCUDAGraphSymbolicCaptureHints,

@@ -27,10 +27,10 @@ from chapters.kit.gpu.launches import HostProgram, LaunchError
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.measure.kernel_by_kernel import KernelByKernel
-from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback, schedule_any
-from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
-from chapters.kit.pipeline.reduction_once import ReductionOnce, repeats_a_reduction
-from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
+from chapters.kit.schedules.apply_cpu_fallback import ApplyCPUFallback, schedule_any
+from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
+from chapters.kit.schedules.reduction_once import ReductionOnce, repeats_a_reduction
+from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSerially
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from tests.support.compiled import after_phases, draw, run_main
 from tests.support.orders import every_order

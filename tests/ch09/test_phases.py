@@ -31,8 +31,8 @@ from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.tensor_ir import mentions, nodes
-from chapters.kit.pipeline.gemv_within_bounds import has_whole_blocks
-from chapters.kit.pipeline.reduction_once import repeats_a_reduction
+from chapters.kit.schedules.gemv_within_bounds import has_whole_blocks
+from chapters.kit.schedules.reduction_once import repeats_a_reduction
 from solutions.ch09_the_compiler import pipeline
 from tests.support.compiled import after_phases
 

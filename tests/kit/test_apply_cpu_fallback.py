@@ -12,10 +12,10 @@ from chapters.ch09_the_compiler.check_queries import has_loop
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.parse_alone import from_source
-from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback, schedule_any
-from chapters.kit.pipeline.reduction_once import ReductionOnce
-from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially, steps
-from chapters.kit.pipeline.unscheduled import is_made_of_blocks
+from chapters.kit.schedules.apply_cpu_fallback import ApplyCPUFallback, schedule_any
+from chapters.kit.schedules.reduction_once import ReductionOnce
+from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSerially, steps
+from chapters.kit.schedules.unscheduled import is_made_of_blocks
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.support.compiled import run_main
 

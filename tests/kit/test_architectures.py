@@ -16,7 +16,7 @@ from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.models.from_torch import imported, outputs_of
-from chapters.kit.pipeline.warn_of_fallback import scheduled_by
+from chapters.kit.schedules.warn_of_fallback import scheduled_by
 from solutions.ch09_the_compiler.pipeline import phases
 from solutions.ch10_imported_models.imported_models import canonicalize
 from tests.support.compiled import run_main

@@ -13,10 +13,10 @@ from tvm import tirx
 from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
 from chapters.kit.chat.attention import append_kernel, attention_kernel
 from chapters.kit.chat.cache_layout import LANES, cache_shape, rope_table
+from chapters.kit.cpu.vectorize_transcendentals import vectorizable
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.vectorize_transcendentals import vectorizable
 
 LAYERS, LAYER = 3, 1  # the conversation is held in the layer in the middle
 

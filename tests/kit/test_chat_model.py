@@ -24,9 +24,9 @@ from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import LONGEST, Weights, read_config
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.warn_of_fallback import FallbackWarning
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import dot_products, lanes_of
+from chapters.kit.schedules.warn_of_fallback import FallbackWarning
 from tests.kit.llama_in_numpy import Reference
 
 gguf = pytest.importorskip("gguf")

@@ -29,11 +29,11 @@ from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU, cuda
 from chapters.kit.gpu.warp_access import accesses
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
 from chapters.kit.quantized.blocks import Codes, Form, pack
 from chapters.kit.quantized.coded_products_on_gpu import FEW, schedule
 from chapters.kit.quantized.dequantize import kernel
 from chapters.kit.quantized.layers import CodedMatrix, MatrixLinear
+from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined
 from tests.support.orders import every_order

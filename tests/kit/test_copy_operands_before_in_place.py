@@ -9,7 +9,7 @@ from tvm import relax
 
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.pipeline.copy_operands_before_in_place import COPY, CopyOperandsBeforeInPlace
+from chapters.kit.passes.copy_operands_before_in_place import COPY, CopyOperandsBeforeInPlace
 from tests.support.compiled import run_main
 
 SHAPE = (4, 6)

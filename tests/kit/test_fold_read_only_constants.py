@@ -8,7 +8,7 @@ from tvm import relax
 
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
-from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants, updates_in_place
+from chapters.kit.passes.fold_read_only_constants import FoldReadOnlyConstants, updates_in_place
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 
 COUNT = kernel("count(a)", (4,), "a[at] = a[at] + T.float32(1)")

@@ -23,8 +23,8 @@ from chapters.kit.gpu.mma import TILES
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.measure.kernel_by_kernel import KernelByKernel
-from chapters.kit.pipeline.recognize_layer import layer_of, with_one_epilogue
-from chapters.kit.pipeline.schedule_linear_layers import ScheduleLinearLayers
+from chapters.kit.schedules.recognize_layer import layer_of, with_one_epilogue
+from chapters.kit.schedules.schedule_linear_layers import ScheduleLinearLayers
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch09_the_compiler.pipeline import phases
 from tests.support import planted_faults

@@ -12,7 +12,7 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.cuda_resources import missing, ptx
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import CUDA, cuda
-from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
+from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 
 # the limits hold for every NVIDIA GPU; dlight's rules ask for them

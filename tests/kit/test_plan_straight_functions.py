@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.target import Target
 
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions, has_branch
+from chapters.kit.passes.plan_straight_functions import PlanStraightFunctions, has_branch
 from chapters.runner.course import ROOT
 from tests.ch09.test_phases import Branches
 from tests.support.compiled import run_main

@@ -10,7 +10,7 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.table import Table
 from chapters.kit.measure.captured_kernels import captured
-from chapters.kit.pipeline.planned_storage import evaluate, expression, planned, tensor_bytes
+from chapters.kit.passes.planned_storage import evaluate, expression, planned, tensor_bytes
 from solutions.ch02_attach_metadata.attach_support_info import AttachPipelineParallelStages
 
 N = tirx.Var("n", "int64")

@@ -9,7 +9,7 @@ from tvm.script import tirx as T
 from tvm_ffi import structural_equal
 
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
-from chapters.kit.pipeline.require_threads import RequireThreads
+from chapters.kit.passes.require_threads import RequireThreads
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 
 

@@ -7,8 +7,8 @@ import tvm
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
-from chapters.kit.pipeline.planned_storage import ALLOC_IN_STORAGE
-from chapters.kit.pipeline.share_tensors import ShareTensors
+from chapters.kit.passes.planned_storage import ALLOC_IN_STORAGE
+from chapters.kit.passes.share_tensors import ShareTensors
 from solutions.ch09_the_compiler.pipeline import phases
 from tests.support.compiled import run_main
 

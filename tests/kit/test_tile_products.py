@@ -15,8 +15,8 @@ from tvm import relax, te, tirx
 from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.tile_products import tile_product, tile_shape
-from chapters.kit.pipeline.warn_of_fallback import scheduled_by
+from chapters.kit.schedules.tile_products import tile_product, tile_shape
+from chapters.kit.schedules.warn_of_fallback import scheduled_by
 from solutions.ch09_the_compiler.pipeline import phases
 from tests.support.compiled import KERNELS, draw, run_main
 

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.vectorize_rows import sums_of_rows
+from chapters.kit.schedules.vectorize_rows import sums_of_rows
 from tests.support.compiled import draw, run_main
 
 

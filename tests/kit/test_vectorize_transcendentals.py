@@ -15,7 +15,7 @@ from tvm_ffi import structural_equal
 
 from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
-from chapters.kit.pipeline.vectorize_transcendentals import (
+from chapters.kit.cpu.vectorize_transcendentals import (
     FUNCTIONS,
     ULPS,
     VectorizeTranscendentals,

@@ -11,8 +11,8 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.cpu.nt_matmul import OTHER_FORM
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.reductions import products
-from chapters.kit.pipeline import tile_products, warn_of_fallback
-from chapters.kit.pipeline.warn_of_fallback import FallbackWarning, left, reuse
+from chapters.kit.schedules import tile_products, warn_of_fallback
+from chapters.kit.schedules.warn_of_fallback import FallbackWarning, left, reuse
 from chapters.runner.earlier import earlier
 
 LLVM = tvm.target.Target("llvm")

@@ -15,7 +15,7 @@ from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu, missing
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.measure.kernel_by_kernel import KernelByKernel
-from chapters.kit.pipeline.merge_elementwise import MOST
+from chapters.kit.schedules.merge_elementwise import MOST
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from tests.support.compiled import after_phases, run_main
 

@@ -43,7 +43,7 @@ from chapters.kit.gpu.roofline_picture import roofline_picture
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import bytes_moved, conflicts
 from chapters.kit.measure.storage_lives import lives, storages_over_time
-from chapters.kit.pipeline.planned_storage import evaluate, lower, read_plan
+from chapters.kit.passes.planned_storage import evaluate, lower, read_plan
 from chapters.kit.quantized.block_picture import halves, unpacked_block
 from docs.pages.verdict_grid import VerdictGrid
 from solutions.ch02_attach_metadata.attach_support_info import (

@@ -12,10 +12,10 @@ from tvm.target import Target
 from chapters.kit.chat.kept_model import Decoder
 from chapters.kit.chat.model import FUNCTIONS, chat_decoder
 from chapters.kit.chat.weights import Weights
-from chapters.kit.pipeline.share_tensors import ShareTensors
-from chapters.kit.pipeline.unscheduled import needs_schedule
-from chapters.kit.pipeline.warn_of_fallback import scheduled_by
+from chapters.kit.passes.share_tensors import ShareTensors
 from chapters.kit.quantized.dot_products import dot_products
+from chapters.kit.schedules.unscheduled import needs_schedule
+from chapters.kit.schedules.warn_of_fallback import scheduled_by
 
 
 def with_shared_tensors(phases: Mapping[str, Sequence[Pass]]) -> list[Pass]:

@@ -1,1 +1,1 @@
-"""Schedules and tensor intrinsics for CPUs: tiles that fit registers, VNNI, AMX, streaming stores."""
+"""Schedules and tensor intrinsics for CPUs: tiles that fit registers, vectors, rows in parallel, VNNI, AMX, streaming stores."""

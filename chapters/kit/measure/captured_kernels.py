@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from chapters.kit.ir.relax_effects import calls_in
-from chapters.kit.pipeline.planned_storage import lower
+from chapters.kit.passes.planned_storage import lower
 
 RUN_OR_CAPTURE = "vm.builtin.cuda_graph.run_or_capture"
 

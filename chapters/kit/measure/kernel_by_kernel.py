@@ -14,7 +14,7 @@ from tvm import relax, tirx
 from tvm.target import Target
 
 from chapters.kit.gpu.launches import Engine, HostProgram
-from chapters.kit.pipeline.planned_storage import evaluate
+from chapters.kit.passes.planned_storage import evaluate
 
 Value = np.ndarray | tuple | int
 CALL_TIR, CALL_INPLACE = map(tvm.ir.Op.get, ("relax.call_tir", "relax.call_tir_inplace"))

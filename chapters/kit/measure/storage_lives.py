@@ -16,7 +16,7 @@ from tvm.ir import Op
 
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs
 from chapters.kit.ir.relax_effects import bindings_of
-from chapters.kit.pipeline.planned_storage import (
+from chapters.kit.passes.planned_storage import (
     ALLOC_ALONE,
     ALLOC_IN_STORAGE,
     ALLOC_STORAGE,

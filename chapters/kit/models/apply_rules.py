@@ -10,7 +10,7 @@ from tvm.ir import Expr, GenericConst
 from tvm.relax.dpl import DFPattern, is_op, rewrite_call
 
 from chapters.kit.ir.relax_effects import offloaded
-from chapters.kit.pipeline.fold_read_only_constants import updates_in_place
+from chapters.kit.passes.fold_read_only_constants import updates_in_place
 
 Matched = Mapping[DFPattern, Expr]
 # what to look for, what to put in its place

@@ -20,16 +20,16 @@ from tvm_ffi import structural_map
 from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.gpu.limits import WARP
 from chapters.kit.ir.tensor_ir import mentions
-from chapters.kit.pipeline.apply_gpu_fallback import schedule_any_on_gpu
-from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
-from chapters.kit.pipeline.unscheduled import map_unscheduled
-from chapters.kit.pipeline.whole_warps import WholeWarps
 from chapters.kit.quantized.int8_product import Rows
 from chapters.kit.quantized.schedule_coded_products import (
     CodedProduct,
     coded_product,
     with_one_epilogue,
 )
+from chapters.kit.schedules.apply_gpu_fallback import schedule_any_on_gpu
+from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
+from chapters.kit.schedules.unscheduled import map_unscheduled
+from chapters.kit.schedules.whole_warps import WholeWarps
 
 FEW = 8  # rows of x, for each of which a thread keeps a sum in a register
 THREADS = 256  # per block, at most: every GPU with WebGPU has as many

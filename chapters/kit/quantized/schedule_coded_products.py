@@ -17,17 +17,17 @@ from tvm.target import Target
 from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.nt_matmul import NAME as PRODUCT
 from chapters.kit.cpu.nt_matmul import is_nt_matmul, product_of, reads_only_its_own
+from chapters.kit.cpu.parallel_rows import row_loops, spread
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import count, innermost_blocks, substitute, with_fields
-from chapters.kit.pipeline.merge_elementwise import inline
-from chapters.kit.pipeline.parallel_rows import row_loops, spread
-from chapters.kit.pipeline.tile_products import pad
-from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import DotProducts, dot_products
 from chapters.kit.quantized.int8_product import Multiply, Rows, int8_product
+from chapters.kit.schedules.merge_elementwise import inline
+from chapters.kit.schedules.tile_products import pad
+from chapters.kit.schedules.unscheduled import map_unscheduled
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleCodedProducts")

@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
 from chapters.kit.ir.row_index import is_one
-from chapters.kit.pipeline.vectorize_rows import sums_of_rows
+from chapters.kit.schedules.vectorize_rows import sums_of_rows
 
 TAKE, MATMUL = (tvm.ir.Op.get(f"relax.{name}") for name in ("take", "matmul"))
 

@@ -20,9 +20,9 @@ from chapters.kit.gpu.linear_layer import LinearLayer
 from chapters.kit.gpu.linear_layer_few_rows import BUCKETS, few_rows_body
 from chapters.kit.gpu.mma import mma_body, tile_for
 from chapters.kit.gpu.targets import compute_capability
-from chapters.kit.pipeline.planned_storage import evaluate
-from chapters.kit.pipeline.recognize_layer import layer_of, with_one_epilogue
-from chapters.kit.pipeline.unscheduled import map_unscheduled
+from chapters.kit.passes.planned_storage import evaluate
+from chapters.kit.schedules.recognize_layer import layer_of, with_one_epilogue
+from chapters.kit.schedules.unscheduled import map_unscheduled
 
 FIRST = 80  # sm_80: the first architecture with mma.sync for bfloat16 and with cp.async
 TYPICAL = 512  # rows that a tile is chosen for where only the call knows the number; a smaller bound counts

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from chapters.kit.pipeline.plan_straight_functions import has_branch
-from chapters.kit.pipeline.planned_storage import ALLOC_IN_STORAGE
+from chapters.kit.passes.plan_straight_functions import has_branch
+from chapters.kit.passes.planned_storage import ALLOC_IN_STORAGE
 
 
 @tvm.transform.module_pass(opt_level=0, name="ShareTensors")

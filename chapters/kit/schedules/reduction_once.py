@@ -20,12 +20,12 @@ from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from chapters.kit.cpu.vectorize_adjacent_sums import initialize_sums
 from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import mentions, nodes
-from chapters.kit.pipeline.unscheduled import needs_schedule
-from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_sums
-from chapters.kit.pipeline.vectorize_rows import sums_of_rows
+from chapters.kit.schedules.unscheduled import needs_schedule
+from chapters.kit.schedules.vectorize_rows import sums_of_rows
 
 
 class ReductionOnce(dl.cpu.Reduction):

@@ -8,11 +8,11 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import Schedule, ScheduleError
 
-from chapters.kit.pipeline.merge_elementwise import inline_where_it_pays
-from chapters.kit.pipeline.parallel_rows import row_loops, spread
-from chapters.kit.pipeline.unscheduled import map_unscheduled
-from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_sums, vectorize_adjacent_sums
-from chapters.kit.pipeline.warn_of_fallback import warn_of_products
+from chapters.kit.cpu.parallel_rows import row_loops, spread
+from chapters.kit.cpu.vectorize_adjacent_sums import initialize_sums, vectorize_adjacent_sums
+from chapters.kit.schedules.merge_elementwise import inline_where_it_pays
+from chapters.kit.schedules.unscheduled import map_unscheduled
+from chapters.kit.schedules.warn_of_fallback import warn_of_products
 
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyCPUFallback")

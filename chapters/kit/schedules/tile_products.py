@@ -18,13 +18,13 @@ from tvm.target import Target
 
 from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.nt_matmul import reads_only_its_own
+from chapters.kit.cpu.parallel_rows import row_loops, spread
 from chapters.kit.cpu.vector_registers import fills_vectors, vector_registers
+from chapters.kit.cpu.vectorize_adjacent_sums import realized
 from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.tensor_ir import loads, mentions, nodes
-from chapters.kit.pipeline.merge_elementwise import inline
-from chapters.kit.pipeline.parallel_rows import row_loops, spread
-from chapters.kit.pipeline.unscheduled import map_unscheduled
-from chapters.kit.pipeline.vectorize_adjacent_sums import realized
+from chapters.kit.schedules.merge_elementwise import inline
+from chapters.kit.schedules.unscheduled import map_unscheduled
 
 STEPS = 4  # of the sum that are unrolled
 LATENCY = 8  # multiply-adds that a processor has in flight: a tile of fewer vectors takes as long

@@ -18,7 +18,7 @@ from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.vector_registers import fills_vectors, vector_registers
 from chapters.kit.ir.reductions import is_reduction
 from chapters.kit.ir.tensor_ir import loads, mentions, nodes
-from chapters.kit.pipeline.merge_elementwise import evaluations, inline
+from chapters.kit.schedules.merge_elementwise import evaluations, inline
 
 VECTORS = 2  # of partial sums for a row: their additions do not wait for one another
 

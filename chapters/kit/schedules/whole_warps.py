@@ -14,9 +14,9 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from chapters.kit.cpu.vectorize_adjacent_sums import reduced_values
 from chapters.kit.gpu.limits import WARP
 from chapters.kit.ir.tensor_ir import mentions, nodes
-from chapters.kit.pipeline.vectorize_adjacent_sums import reduced_values
 
 SHUFFLED = ("float16", "float32", "float64", "int32", "int64", "uint32", "uint64")
 

@@ -14,15 +14,15 @@ from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_ffi import structural_map
 
+from chapters.kit.cpu.parallel_rows import are_apart
+from chapters.kit.cpu.vectorize_adjacent_sums import initialize_sums, realized, reduced_values
 from chapters.kit.ir.tensor_ir import mentions, nodes, with_fields
-from chapters.kit.pipeline.merge_elementwise import (
+from chapters.kit.schedules.merge_elementwise import (
     IF_THEN_ELSE,
     costs_no_more_inlined,
     inline_where_it_pays,
 )
-from chapters.kit.pipeline.parallel_rows import are_apart
-from chapters.kit.pipeline.unscheduled import map_unscheduled
-from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_sums, realized, reduced_values
+from chapters.kit.schedules.unscheduled import map_unscheduled
 
 THREADS = 256  # in a block of threads; every GPU allows as many
 TAGS = ("blockIdx.x", "threadIdx.x")

@@ -13,8 +13,8 @@ from tvm.s_tir import Schedule
 from tvm.tirx import For, ForKind
 
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.planned_storage import evaluate
-from chapters.kit.pipeline.unscheduled import is_made_of_blocks
+from chapters.kit.passes.planned_storage import evaluate
+from chapters.kit.schedules.unscheduled import is_made_of_blocks
 
 SMALL = 1 << 15  # iterations: one thread finishes them before it could wake the others
 

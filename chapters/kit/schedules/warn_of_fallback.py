@@ -23,9 +23,9 @@ from chapters.kit.cpu.nt_matmul import OTHER_FORM, has_other_form, operands_of
 from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes, variables_of
-from chapters.kit.pipeline.planned_storage import evaluate, tensor_bytes
-from chapters.kit.pipeline.tile_products import axes_of
-from chapters.kit.pipeline.unscheduled import is_made_of_blocks, needs_schedule
+from chapters.kit.passes.planned_storage import evaluate, tensor_bytes
+from chapters.kit.schedules.tile_products import axes_of
+from chapters.kit.schedules.unscheduled import is_made_of_blocks, needs_schedule
 
 FALLBACK = "ApplyCPUFallback"
 NO_SUM = "no sums: it computes or moves single elements"

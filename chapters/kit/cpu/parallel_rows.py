@@ -12,9 +12,9 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.tirx import ForKind
 
+from chapters.kit.cpu.vectorize_adjacent_sums import realized, reduced_values
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import mentions, substitute
-from chapters.kit.pipeline.vectorize_adjacent_sums import realized, reduced_values
 
 
 def spread(sch: Schedule, rows: Sequence[LoopRV]) -> None:

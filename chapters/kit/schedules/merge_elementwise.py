@@ -27,7 +27,7 @@ from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.ir.reductions import is_reduction
 from chapters.kit.ir.tensor_ir import loads, nodes, with_fields
-from chapters.kit.pipeline.unscheduled import map_unscheduled
+from chapters.kit.schedules.unscheduled import map_unscheduled
 
 IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 # how deeply names may be nested: TVM lowers these in less than half a second, and a few more in minutes

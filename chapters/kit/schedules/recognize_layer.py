@@ -33,7 +33,7 @@ from chapters.kit.ir.tensor_ir import (
     nodes,
     substitute,
 )
-from chapters.kit.pipeline.merge_elementwise import inline
+from chapters.kit.schedules.merge_elementwise import inline
 
 NARROW = ("float16", "bfloat16")
 WIDE = "float32"

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from chapters.kit.pipeline.copy_operands_before_in_place import copy_of, with_copies
+from chapters.kit.passes.copy_operands_before_in_place import copy_of, with_copies
 
 
 @tvm.transform.module_pass(opt_level=0, name="CopyReturnedConstants")

@@ -23,7 +23,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.ir.tensor_ir import nodes, substitute, with_fields, with_loop_body
-from chapters.kit.pipeline.merge_elementwise import DEEP, DEEPEST, IF_THEN_ELSE
+from chapters.kit.schedules.merge_elementwise import DEEP, DEEPEST, IF_THEN_ELSE
 
 # operators of which TVM's simplifier makes a constant if both operands are the same
 SAME_OPERANDS = (tirx.Sub, tirx.EQ, tirx.NE)
