@@ -1,1 +1,1 @@
-"""Schedules and tensor intrinsics for CPUs: tiles that fit registers, vectors, rows in parallel, VNNI, AMX, streaming stores."""
+"""CPU schedules and tensor intrinsics: tiles in registers, vectors, parallel rows, VNNI, AMX, streaming stores."""
