@@ -1,4 +1,4 @@
-"""The passes that move the unpacking of a matrix into its readers: where they fire, where not, and right numbers.
+"""The passes that move the unpacking of a matrix into its readers, beyond what the checks ask, and their kernels.
 
 References are NumPy in float64. The codes are random, and so are the scales, float16 numbers near 1.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax.frontend import nn
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm_ffi import structural_equal
 
 from chapters.ch11_a_real_model import check_programs as programs
@@ -17,8 +18,6 @@ from chapters.ch11_a_real_model import layer
 from chapters.ch11_a_real_model.check_programs import (
     FIRES,
     FORM,
-    INPUTS,
-    KEPT,
     LOWER,
     OP,
     ROWS,
@@ -26,32 +25,32 @@ from chapters.ch11_a_real_model.check_programs import (
     N,
     function,
     through,
-    times,
     write,
 )
 from chapters.ch11_a_real_model.given import kernel_calls
-from chapters.checking.programs import kernels_called
+from chapters.checking.programs import kernels_called, run_kernel
 from chapters.kit.cases.guard_zones import QUICK_HERE
+from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.quantized.blocks import pack
 from chapters.kit.quantized.dequantize import int64s, kernel
 from chapters.kit.quantized.layers import (
     CodedMatrix,
-    FloatMatrix,
     Matrix,
     MatrixEmbedding,
     MatrixLinear,
     TiedHead,
 )
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
-from solutions.ch11_a_real_model.quantized import FuseDequantizeMatmul, FuseDequantizeTake
+from solutions.ch11_a_real_model.quantized import (
+    FuseDequantizeMatmul,
+    FuseDequantizeTake,
+    joined,
+    unpacks_rows,
+)
+from tests.kit.test_blocks import SOME_FORMS
 from tests.kit.test_coded_products import random_codes
-from tests.kit.test_dequantize import FORMS
 
 FUSE = [FuseDequantizeTake(), FuseDequantizeMatmul()]
-
-
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype("float32")
 
 
 def close(found: np.ndarray, exact: np.ndarray) -> None:
@@ -78,13 +77,6 @@ def run(mod: tvm.IRModule, *arrays):
 
     found = vm["main"](*map(tensors, arrays))
     return found.numpy() if hasattr(found, "numpy") else [one.numpy() for one in found]
-
-
-def inputs() -> dict[str, np.ndarray]:
-    """Arrays for INPUTS, in their order; some numbers of rows are clipped."""
-    arrays = {name: normal(*shape) for name, (shape, _) in INPUTS.items()}
-    arrays["codes"], arrays["scales"] = pack(random_codes(FORM, N, K), FORM)
-    return arrays | {"numbers": np.array([3, 0, 47, -5, 99, 3, 16], "int32")}
 
 
 def fuse_once_and_again(mod: tvm.IRModule) -> tvm.IRModule:
@@ -121,7 +113,7 @@ def exported(net: nn.Module, **inputs) -> tuple[tvm.IRModule, list[str]]:
     return mod, [name for name, _ in parameters]
 
 
-@pytest.mark.parametrize("form", FORMS[::3], ids=str)
+@pytest.mark.parametrize("form", SOME_FORMS[::3], ids=str)
 def test_no_layer_keeps_a_float_matrix(form):
     shared, first, second = (random_codes(form, n, K) for n in (N, 32, 16))
     net = Net(*(CodedMatrix(form, len(one.codes), K) for one in (shared, first, second)))
@@ -150,109 +142,10 @@ def test_no_layer_keeps_a_float_matrix(form):
     close(found[1], x @ shared.T)
 
 
-def test_a_float_matrix_may_stand_beside_a_coded_one():
-    coded = random_codes(FORM, N, K)
-    net = MatrixLinear([CodedMatrix(FORM, N, K), FloatMatrix(24, K)])
-    net.main = net.forward
-    mod, names = exported(net, x=nn.spec.Tensor([2, ROWS, K], "float32"))
-    fused = fuse_once_and_again(through(LOWER)(mod))
-    assert not float_copies(fused)
-    assert names == ["parts.0.codes", "parts.0.scales", "parts.1.weight"]
-    x, w = normal(2, ROWS, K), normal(24, K)
-    found = run(fused, x, [*pack(coded, FORM), w])
-    both = np.concatenate([coded.floats(), w]).astype("float64")
-    close(found, x.astype("float64") @ both.T)
-
-
-@pytest.mark.parametrize("name", FIRES)
-def test_the_passes_fire(name):
-    """And the numbers stay. The tests of layers and of epilogues compare them with NumPy's."""
-    mod = function(FIRES[name][0])
-    assert float_copies(mod)
-    fused = fuse_once_and_again(mod)
-    assert not float_copies(fused)
-    for found, exact in zip(*(run(one, *inputs().values()) for one in (fused, mod)), strict=True):
-        close(found, exact)
-
-
-@pytest.mark.parametrize("name", KEPT)
-def test_the_passes_do_not_fire(name):
-    mod = function(KEPT[name])
-    assert structural_equal(fuse_once_and_again(mod), mod) and float_copies(mod)
-
-
-@pytest.mark.parametrize("where", ["an output", "no block"])
-def test_the_passes_stay_inside_a_dataflow_block(where):
-    mod = function(FIRES["a product"][0], where)
-    assert structural_equal(fuse_once_and_again(mod), mod)
-
-
 def test_functions_of_another_compiler_stay():
     mod = function(FIRES["a product"][0])
     mod["main"] = mod["main"].with_attr("Codegen", "another")
     assert structural_equal(fuse_once_and_again(mod), mod)
-
-
-def test_the_left_factor_keeps_its_floats_if_both_are_coded():
-    """The kernel of left @ right.T unpacks the right matrix; the left one is an x like any other."""
-    builder = relax.BlockBuilder()
-    names = "codes", "scales", "left_codes", "left_scales"
-    shapes = [*FORM.shapes(N, K), *FORM.shapes(32, K)]
-    params = [
-        relax.Var(name, relax.TensorType(*described))
-        for name, described in zip(names, shapes, strict=True)
-    ]
-
-    def unpacked(n: int, given: list[relax.Var]) -> relax.Var:
-        func = builder.add_func(kernel(FORM, (n, K)), "dequantize")
-        return builder.emit(relax.call_tir(func, given, relax.TensorType((n, K), "float32")))
-
-    with builder.function("main", params):
-        with builder.dataflow():
-            right, left = unpacked(N, params[:2]), unpacked(32, params[2:])
-            out = builder.emit_output(times(left, right))
-        builder.emit_func_output(out)
-    fused = fuse_once_and_again(through(LOWER)(builder.get()))
-    assert not float_copies(fused) and float_copies(fused, (32, K)) == 1
-    right, left = random_codes(FORM, N, K), random_codes(FORM, 32, K)
-    found = run(fused, *pack(right, FORM), *pack(left, FORM))
-    right, left = (one.floats().astype("float64") for one in (right, left))
-    close(found, left @ right.T)
-
-
-# --- what FuseOps adds behind the product ---------------------------------------------------------
-
-
-# what follows y = x @ matrix.T: in Relax, and in NumPy
-EPILOGUES = {
-    "residual": (lambda y, b, r: OP.add(r, y), lambda y, b, r: r + y),
-    "gate": (
-        lambda y, b, r: OP.multiply(OP.nn.silu(y), r),
-        lambda y, b, r: y / (1 + np.exp(-y)) * r,
-    ),
-    "bias, gelu and residual": (
-        lambda y, b, r: OP.add(OP.nn.gelu_tanh(OP.add(y, b)), r),
-        lambda y, b, r: gelu(y + b) + r,
-    ),
-}
-
-
-def gelu(y: np.ndarray) -> np.ndarray:
-    return y * (0.5 + 0.5 * np.tanh((2 / np.pi) ** 0.5 * (y + 0.044715 * y**3)))
-
-
-@pytest.mark.parametrize("name", EPILOGUES)
-def test_epilogues_follow_in_the_same_kernel(name):
-    epilogue, exact = EPILOGUES[name]
-
-    def step(builder, matrix, x, bias, residual, **_):
-        return [epilogue(times(x, matrix), bias, residual)]
-
-    mod = layer.fused(function(step), *FUSE)
-    assert len(kernels_called(mod)) == 1
-    arrays, matrix = inputs(), random_codes(FORM, N, K).floats().astype("float64")
-    (found,) = run(mod, *arrays.values())
-    close(found, exact(arrays["x"] @ matrix.T, arrays["bias"], arrays["residual"]))
 
 
 # --- functions inside functions, and modules in which nothing is fused ----------------------------
@@ -292,3 +185,76 @@ def test_an_unused_write_stays_where_nothing_is_fused():
 
     mod = function(step)
     assert structural_equal(through(FUSE)(mod), mod)
+
+
+# --- one kernel that unpacks a matrix and reads it ------------------------------------------------
+
+SHAPE = [tirx.IntImm("int64", one) for one in (N, K)]
+
+
+def kernel_of(inputs: list[te.Tensor], out: te.Tensor) -> tirx.PrimFunc:
+    return te.create_prim_func([*inputs, out], "int64").without_attr("global_symbol")
+
+
+def two_kernels() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    """(a, b, result) and (result, c, sums): both have a buffer inside; attributes differ."""
+    a, b = te.placeholder((3, 5), name="a"), te.placeholder((3, 5), name="b")
+    twice = te.compute((3, 5), lambda i, j: a[i, j] * 2.0, name="twice")
+    first = kernel_of([a, b], te.compute((3, 5), lambda i, j: twice[i, j] - b[i, j], name="minus"))
+    m, c = te.placeholder((3, 5), name="m"), te.placeholder((5,), name="c")
+    moved = te.compute((3, 5), lambda i, j: m[i, j] + c[j], name="moved")
+    k = te.reduce_axis((0, 5), name="k")
+    sums = te.compute((3,), lambda i: te.sum(moved[i, k] * m[i, k], axis=k), name="s")
+    return first.with_attr("op_pattern", 2), kernel_of([m, c], sums).with_attr("op_pattern", 4)
+
+
+def one_product() -> tirx.PrimFunc:
+    w, x = te.placeholder(SHAPE, name="w"), te.placeholder((2, SHAPE[1]), name="x")
+    return kernel_of([w, x], nt_matmul(w, x, "float32"))
+
+
+def take_rows() -> tirx.PrimFunc:
+    """The kernel (matrix, numbers, result) that copies three rows of a matrix, as TVM writes it."""
+    builder = relax.BlockBuilder()
+    matrix = relax.Var("matrix", relax.TensorType((N, K), "float32"))
+    numbers = relax.Var("numbers", relax.TensorType((3,), "int32"))
+    with builder.function("main", [matrix, numbers]):
+        with builder.dataflow():
+            rows = builder.emit_output(relax.op.take(matrix, numbers, axis=0, mode="clip"))
+        builder.emit_func_output(rows)
+    mod = relax.transform.LegalizeOps()(builder.get())
+    return next(f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+
+
+@pytest.mark.parametrize("pair", [two_kernels(), (kernel(FORM, (N, K)), one_product())])
+def test_joined(pair):
+    first, second = pair
+    found = joined(first, second)
+    shapes = [list(map(int, one.shape)) for one in found.params]
+    assert shapes == [list(map(int, p.shape)) for p in (*first.params[:-1], *second.params[1:])]
+    assert isinstance(found.body, SBlockRealize)
+    assert [b.name_hint for b in nodes(found.body, SBlock)].count("root") == 1
+    used = [v for v in nodes(found.body, tirx.Var) if tirx.is_buffer_var(v)]
+    known = [*found.params, *found.body.block.alloc_buffers]
+    assert all(any(one.same_as(other) for other in known) for one in used)
+    assert structural_equal(found.attrs, second.attrs)
+
+
+def test_joined_gives_the_numbers_of_both():
+    random = np.random.default_rng(4)
+    a, b, c = (random.standard_normal(s).astype("float32") for s in ((3, 5), (3, 5), (5,)))
+    m = 2 * a.astype("float64") - b
+    found = run_kernel(joined(*two_kernels()), a, b, c, np.full(3, np.nan, "float32"))
+    np.testing.assert_allclose(found, ((m + c) * m).sum(axis=1), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_are_unpacked_where_they_are_copied():
+    found = unpacks_rows(kernel(FORM, (N, K)), take_rows())
+    assert not found.body.block.alloc_buffers
+    assert structural_equal(found.attrs, take_rows().attrs)
+    codes, numbers = random_codes(FORM, N, K), np.array([N - 1, 0, 99], "int32")
+    out = run_kernel(found, *pack(codes, FORM), numbers, np.full((3, K), np.nan, "float32"))
+    exact = codes.floats().astype("float64")[
+        np.clip(numbers, 0, N - 1)
+    ]  # a number outside is clipped
+    np.testing.assert_allclose(out, exact, rtol=1e-6, atol=1e-6)

@@ -89,18 +89,6 @@ def test_prompts_are_tokenized_as_llama_cpp_does(file):
         assert tokenizer.encode_prompt(text) == answer["tokens"]
 
 
-def test_one_token_at_a_time_gives_what_all_at_once_give(rounding):
-    """Sums of several rows are added up in another order, and where x is rounded to 8 bits, a few roundings turn over.
-
-    Measured on eight prompts: 0.036 of the largest logit.
-    """
-    ids = RECORD["answers"][0]["tokens"]
-    rounding.length = 0
-    expected = rounding.feed(ids).copy()
-    found = one_by_one(rounding, ids)[-1]
-    assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux counts")
 def test_a_step_asks_the_system_for_no_memory(rounding):
     """Its tensors lie in storages that TVM's allocator has kept from the steps before: no new page is touched."""
