@@ -52,14 +52,8 @@ STAYS = {  # name: (parameters, what is not moved)
         "x: (2, 6, 2), y: (2, 4, 5)",
         "R.matmul(R.reshape(x, (4, 3, 2)), R.reshape(y, (4, 2, 5)))",
     ),
-    "other batches": (
-        "x: (2, 4, 3, 3), y: (4, 2, 3, 3)",
-        "R.matmul(R.reshape(x, (8, 3, 3)), R.reshape(y, (8, 3, 3)))",
-    ),
-    "batches of one operand": (
-        "x: (2, 4, 3, 3), y: (8, 3, 3)",
-        "R.matmul(R.reshape(x, (8, 3, 3)), y)",
-    ),
+    "other batches": ("x: (2, 4, 3, 3), y: (4, 2, 3, 3)", "R.matmul(R.reshape(x, (8, 3, 3)), R.reshape(y, (8, 3, 3)))"),
+    "batches of one operand": ("x: (2, 4, 3, 3), y: (8, 3, 3)", "R.matmul(R.reshape(x, (8, 3, 3)), y)"),
     "batches that are repeated along each other": (
         "x: (2, 3, 4, 5), y: (2, 3, 5, 7)",
         "R.matmul(R.reshape(x, (6, 1, 4, 5)), R.reshape(y, (1, 6, 5, 7)))",
@@ -74,7 +68,7 @@ STAYS = {  # name: (parameters, what is not moved)
     ),
     "a bias per element": ("x: (2, 4, 3), b: (8, 3)", "R.add(R.reshape(x, (8, 3)), b)"),
     "a bias that adds rows": ("x: (2, 1, 3), b: (4, 1, 3)", "R.add(R.reshape(x, (2, 3)), b)"),
-}
+}  # fmt: skip
 
 
 def rewritten(a_pass: tvm.ir.transform.Pass, mod: tvm.IRModule) -> str:

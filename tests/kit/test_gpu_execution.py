@@ -170,10 +170,7 @@ def _layer(func: tirx.PrimFunc, size: tuple, dtype: str = "float16") -> None:
 
 
 LAYERS = {
-    "naive": (
-        lambda: by_threads.naive_matmul(matmul_bias(*SMALL), ch8.ThreadTile(8, 8, 8, 1, 1)),
-        SMALL,
-    ),
+    "naive": (lambda: by_threads.naive_matmul(matmul_bias(*SMALL), ch8.ThreadTile(8, 8, 8, 1, 1)), SMALL),
     "shared": (lambda: by_threads.shared_matmul(matmul_bias(*SMALL), TILE), SMALL),
     "pipelined": (lambda: by_threads.pipelined_matmul(matmul_bias(*SMALL), TILE), SMALL),
     "one row": (lambda: ch8.decode_matmul(16, 256, "float16"), (1, 16, 256)),
@@ -182,15 +179,9 @@ LAYERS = {
         lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 96), overlap=True),
         (64, 64, 96),
     ),
-    "mma.sync": (
-        lambda: mma_matmul(20, 64, 160, "float16", tile=MmaTile(16, 64, 32, 16, 32, 3)),
-        (20, 64, 160),
-    ),
-    "wgmma": (
-        lambda: wgmma_matmul(70, 24, 200, "float16", "float32", WgmmaTile(64, 16, 2), 2),
-        (70, 24, 200),
-    ),
-}
+    "mma.sync": (lambda: mma_matmul(20, 64, 160, "float16", tile=MmaTile(16, 64, 32, 16, 32, 3)), (20, 64, 160)),
+    "wgmma": (lambda: wgmma_matmul(70, 24, 200, "float16", "float32", WgmmaTile(64, 16, 2), 2), (70, 24, 200)),
+}  # fmt: skip
 
 
 @runs_here

@@ -172,14 +172,10 @@ def test_what_updates_in_place(mod, writes):
 
 RESHAPED = {  # parameters besides x: (4, 6), the tensor that says the new shape, its numbers
     "a constant": ("", 'R.const([8, 3], "int64")', ()),
-    "a computed constant": (
-        "",
-        'R.add(R.const([7, 2], "int64"), R.const([1, 1], "int64"))',
-        (),
-    ),
+    "a computed constant": ("", 'R.add(R.const([7, 2], "int64"), R.const([1, 1], "int64"))', ()),
     "an argument": (', t: (2, "int64")', "t", ([8, 3],)),
     "the shape of another tensor": (', y: ("n", 3)', "R.shape_to_tensor(R.shape_of(y))", (8, 3)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RESHAPED)

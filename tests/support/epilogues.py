@@ -16,10 +16,7 @@ def sigmoid(y):
 EPILOGUES = {
     "none": ("y", lambda y, b, r: y),
     "bias": ("R.add(y, b)", lambda y, b, r: y + b),
-    "gelu": (
-        "R.nn.gelu(R.add(y, b))",
-        lambda y, b, r: (y + b) * (0.5 + 0.5 * ERF((y + b) / 2**0.5)),
-    ),
+    "gelu": ("R.nn.gelu(R.add(y, b))", lambda y, b, r: (y + b) * (0.5 + 0.5 * ERF((y + b) / 2**0.5))),
     "bias and residual": ("R.add(R.add(y, b), r)", lambda y, b, r: y + b + r),
     "residual first, then bias": ("R.add(R.add(r, y), b)", lambda y, b, r: y + b + r),
     "residual": ("R.add(r, y)", lambda y, b, r: y + r),
@@ -33,8 +30,5 @@ EPILOGUES = {
         'R.multiply(R.add(y, b), R.tanh(R.add(y, R.const(1.0, "DTYPE"))))',
         lambda y, b, r: (y + b) * np.tanh(y + 1),
     ),
-    "read twice": (
-        "R.multiply(R.add(y, b), R.add(y, r))",
-        lambda y, b, r: (y + b) * (y + r),
-    ),
-}
+    "read twice": ("R.multiply(R.add(y, b), R.add(y, r))", lambda y, b, r: (y + b) * (y + r)),
+}  # fmt: skip
