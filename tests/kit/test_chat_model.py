@@ -330,8 +330,8 @@ def test_the_arrays_are_those_of_the_model(name, path):
         assert own == sum(spec.nbytes for spec in weights.specs(layer))
 
 
-def test_a_vocabulary_of_any_size_fills_the_lanes(path, model):
-    """Rows of 0 follow the last token's, so the head is a product of whole panels; logits are those of the tokens."""
+def test_a_vocabulary_of_any_size_fills_the_lanes(path):
+    """Rows of 0 follow the last token's, so the head is a product of whole panels."""
     file = read_gguf(path("Q4_1, and Q8_0 shared"))
     weights = Weights(file, read_config(file), OWN_LANES)
     (spec,) = weights.specs("model.embed_tokens.matrix")
@@ -340,10 +340,6 @@ def test_a_vocabulary_of_any_size_fills_the_lanes(path, model):
     rows = scales[:, :, 0].swapaxes(1, 2).reshape(-1, scales.shape[1])
     assert len(rows) % OWN_LANES == 0 and (rows[:ODD] != 0).any(1).all()
     assert (rows[ODD:] == 0).all()
-    tokens = [ODD - 1, 0, 7]
-    found = model("Q4_1, and Q8_0 shared", True).feed(tokens)
-    assert found.shape == (ODD,)
-    np.testing.assert_allclose(found, Reference(file.path).feed(tokens)[-1], rtol=0, atol=1e-4)
 
 
 def test_neighbours_of_one_type_are_one_matrix(path):

@@ -101,15 +101,8 @@ def _first_product(condition: str):
 
 FAULTS = {
     "waits one group too few": _replaced('"cp.async.wait_group 2;"', '"cp.async.wait_group 3;"'),
-    "no barrier in the loop": planted_faults.at_match(r"__syncthreads\(\);", 1, ";"),
-    "copies into the part that is being read": _replaced("((step + 3) & 3)", "(step & 3)"),
     "half a warp multiplies": _first_product("if (threadIdx.x & 16) "),
-    "one lane stays away": _first_product("if (threadIdx.x != 5) "),
-    "rows of fragments not aligned": _replaced("(&(pool_ptr[(", "(&(pool_ptr[(4 + "),
-    "a copy beyond shared memory": planted_faults.at_match(r"\(&\(pool_ptr\[\(", 0, "(&(pool_ptr[(16380 + "),
     "a copy of 8 bytes past the caches": _replaced("[%1], 16;", "[%1], 8;"),
-    "the last row read beyond its array": _replaced(", 76)", ", 127)"),
-    "stored without asking for the row": _replaced(") < 77) {", ") < 99) {"),
 }  # fmt: skip
 
 
