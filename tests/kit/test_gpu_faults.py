@@ -198,10 +198,8 @@ COPIES = {
         "wait();\n__syncthreads();\ns_ptr[t] = 3.0f;\n__syncthreads();"), "wait();",
         "writes s.* its own asynchronous copy still fills"),
     # it may arrive at once
-    "a copy over what others still read": Fault(READ_THEN_COPY, "__syncthreads(); // read",
-        f"{IN_SHARED}|still fills"),
-    "a wide copy to no multiple of 16 bytes": Fault(READ_THEN_COPY, "s_ptr[8]", "not a multiple of 16",
-        new="s_ptr[9]"),
+    "a copy over what others still read": Fault(READ_THEN_COPY, "__syncthreads(); // read", f"{IN_SHARED}|still fills"),
+    "a wide copy to no multiple of 16 bytes": Fault(READ_THEN_COPY, "s_ptr[8]", "not a multiple of 16", new="s_ptr[9]"),
     "a wide copy past the end": Fault(READ_THEN_COPY, "s_ptr[8]", "which has 256 bytes", new="s_ptr[62]"),
     "a wide copy from outside": Fault(READ_THEN_COPY, "given_ptr[8]", "outside the kernel's arrays",
         new="given_ptr[254]"),

@@ -8,7 +8,6 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.script import tirx as T
-from tvm.target import Target
 
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
@@ -282,10 +281,6 @@ def test_access_from_the_host_is_refused(func):
 def test_access_from_threads_is_not(func):
     mod = calling(func)
     assert tvm_ffi.structural_equal(RequireThreads()(mod), mod)
-
-
-def test_a_cpu_needs_no_threads():
-    tvm.compile(calling(loops), "llvm", relax_pipeline=fusion_pipeline(Target("llvm")))
 
 
 # --- what chapter 2 reads the compiler with --------------------------------------------------------
