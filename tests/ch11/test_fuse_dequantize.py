@@ -162,9 +162,7 @@ def test_a_function_inside_a_block_does_not_end_it(monkeypatch):
 
     fused = through(FUSE)(function(step))
     assert not float_copies(fused)
-    assert [name.startswith("dequantize_NT_matmul") for name in kernels_called(fused)].count(
-        True
-    ) == 2
+    assert sum(one.startswith("dequantize_NT_matmul") for one in kernels_called(fused)) == 2
 
 
 def test_an_unused_write_stays_where_nothing_is_fused():

@@ -440,6 +440,10 @@ FURTHER_TENSORS = {
 }
 REFUSED = [  # a model, and what the sentence must name
     (
+        Llama({"ffn_up": "Q5_0", "": "Q8_0"}),
+        "blk.0.ffn_up.weight in PATH is stored as type 6 (Q5_0)",
+    ),
+    (
         Llama(SMALL, fields={"general.architecture": "qwen2\x1b[31m\nred" + 2000 * "A"}),
         r"architecture 'qwen2\x1b[31m\nredAAA",
     ),
@@ -489,13 +493,3 @@ def test_a_context_that_does_not_fit_into_memory_is_refused(tmp_path):
         match=r"A context of 4,000,000,000 tokens takes .* choose a smaller --context",
     ):
         Weights(file, read_config(file, 4 * 10**9), 16)
-
-
-def test_a_type_that_the_course_does_not_read_is_refused(tmp_path):
-    llama = Llama(SMALL)
-    random = np.random.default_rng(0)
-    llama.stored["blk.0.ffn_up"] = "Q5_0", written("Q5_0", (INNER, HIDDEN), random)
-    file, config = opened(llama, tmp_path)
-    weights = Weights(file, config, 16)
-    with pytest.raises(GGUFError, match=r"blk\.0\.ffn_up\.weight .* Q5_0|type 6 \(Q5_0\)"):
-        weights.specs("model.layers.0.mlp.gate_up_proj")
