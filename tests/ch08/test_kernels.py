@@ -18,7 +18,6 @@ from chapters.kit.bench.kernel_counts import COMPILER, compiler, resource_table
 from chapters.kit.bench.results import load
 from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
-from chapters.kit.gpu import cuda_resources
 from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import occupancy, used_by
@@ -144,13 +143,6 @@ def test_conditions_count_as_if_they_held():
 def test_other_tiles_are_right_too(size, tile):
     func = shared_matmul(matmul_bias(*size, "float32"), tile)
     layer(func, size, "float32", "", "", wgsl=True)
-
-
-@pytest.mark.parametrize("threads", [33, 64, 100])
-def test_more_registers_never_mean_more_threads(threads):
-    used = [cuda_resources.Resources(registers=r) for r in range(16, 256)]
-    found = [occupancy(one, threads, "sm_90a") for one in used]
-    assert np.all(np.diff(found) <= 0)
 
 
 @pytest.mark.parametrize(

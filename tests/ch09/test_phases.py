@@ -8,7 +8,6 @@ import pytest
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.s_tir import SBlockRealize
 from tvm.script import tirx as T
 from tvm.target import Target
 
@@ -30,8 +29,6 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
-from chapters.kit.ir.tensor_ir import mentions, nodes
-from chapters.kit.schedules.gemv_within_bounds import has_whole_blocks
 from chapters.kit.schedules.reduction_once import repeats_a_reduction
 from solutions.ch09_the_compiler import pipeline
 from tests.support.compiled import after_phases
@@ -84,18 +81,6 @@ def columns(
         with T.sblock("out"):
             vi = T.axis.spatial(24, i)
             y[vi] = total[vi] + b[vi]
-
-
-def shuffles(func: tirx.PrimFunc) -> bool:
-    """Whether a reduction axis of `func` is bound to threads: several threads add up one element."""
-    bound = [loop for loop in nodes(func.body, tirx.For) if loop.thread_binding is not None]
-    tags = [str(loop.thread_binding.thread_tag) for loop in bound]
-    threads = [b.loop_var for b, tag in zip(bound, tags, strict=True) if tag.startswith("thread")]
-    return any(
-        axis.iter_type == tirx.IterVar.CommReduce and any(mentions(value, v) for v in threads)
-        for realize in nodes(func.body, SBlockRealize)
-        for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    )
 
 
 def through(passes, mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -199,11 +184,6 @@ def test_on_a_gpu_linear_layers_use_tensor_cores_unless_the_bounds_exclude_many_
         passes = pipeline.schedule_phase(CUDA, bounds)
         found = kernels(through(passes, tvm.IRModule(layers), CUDA)).values()
         assert any(map(uses_tensor_cores, found)) == wanted
-
-
-def test_on_a_gpu_no_block_of_threads_is_half_outside_its_result():
-    products = [f for n, f in kernels(scheduled(CUDA)).items() if "NT_matmul" in n]
-    assert all(has_whole_blocks(func) for func in products if shuffles(func))
 
 
 def test_on_a_gpu_epilogues_are_fused_before_the_fallback():

@@ -58,14 +58,10 @@ ARCHITECTURES = {
     "GPT-2": ("GPT2LMHeadModel", "GPT2Config", {**SIZES, **GPT2}),
     "GPT-NeoX": ("GPTNeoXForCausalLM", "GPTNeoXConfig", SIZES),
     "Gemma 2": ("Gemma2ForCausalLM", "Gemma2Config", {**GROUPED, "head_dim": 20}),
-    "StableLM": (
-        "StableLmForCausalLM",
-        "StableLmConfig",
-        {**GROUPED, "partial_rotary_factor": 0.5},
-    ),
+    "StableLM": ("StableLmForCausalLM", "StableLmConfig", {**GROUPED, "partial_rotary_factor": 0.5}),
     "BERT": ("BertModel", "BertConfig", SIZES),
     "ViT": ("ViTModel", "ViTConfig", {**SIZES, **IMAGE}),
-}
+}  # fmt: skip
 
 
 def build(name: str) -> tuple:

@@ -1,6 +1,7 @@
 """Attention over a cache: right numbers in each step of a conversation, and no write outside its own slots.
 
-The reference is NumPy in float64. The cache and the results start as NaN.
+The reference is NumPy in float64. The cache and the results start as NaN. For a GPU, the CUDA text is executed thread
+by thread on this CPU, forwards and backwards, and each access outside an array and each race is reported.
 """
 
 from __future__ import annotations
@@ -9,14 +10,25 @@ import numpy as np
 import pytest
 import tvm
 from tvm import tirx
+from tvm.target import Target
 
+from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
-from chapters.kit.chat.attention import append_kernel, attention_kernel
+from chapters.kit.chat import attention, attention_on_gpu
 from chapters.kit.chat.cache_layout import LANES, cache_shape, rope_table
+from chapters.kit.chat.compiled import cache_dtype, with_shared_tensors
+from chapters.kit.chat.model import chat_decoder
+from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.cpu.vectorize_transcendentals import vectorizable
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama_config import LlamaConfig
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
+from chapters.kit.gpu.launches import HostProgram
+from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
 from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.measure.kernel_by_kernel import KernelByKernel
+from chapters.kit.quantized.dot_products import lanes_of
+from tests.support.planted_faults import runs_here
 
 LAYERS, LAYER = 3, 1  # the conversation is held in the layer in the middle
 
@@ -53,6 +65,16 @@ CASES += [(name, False, HALF) for name in (*BOTH, "heads of 20")]
 CASES += [(name, True, WHOLE) for name in BOTH]  # with exp as a polynomial
 # of the largest number: float32's sums, or one bit of a key that is rounded the other way than in float64
 ALLOWED = {WHOLE: 1e-5, HALF: 2.0**-10}
+WINDOW = 304  # on a GPU: more than one tile of tokens, and the last tile is not full
+ON_GPU = {
+    "group of 1, head of 16": config(2, 1, 16, WINDOW),
+    "group of 3, head of 64": config(1, 3, 64, WINDOW),
+    "group of 2, head of 80": config(2, 2, 80, WINDOW),
+    "more pairs than threads": config(5, 1, 128, WINDOW),
+}
+# tokens in the cache; WINDOW: as many as leave room for the new ones
+STARTS = 0, 15, 16, 31, 250, WINDOW
+LENGTHS = {"one": 1, "several": tirx.Var("s", "int64")}  # of new tokens, and the kernels for them
 
 
 # --- the reference --------------------------------------------------------------------------------
@@ -97,17 +119,18 @@ class Reference:
 # --- the kernels ----------------------------------------------------------------------------------
 
 
-class Kernels:
-    """The compiled kernels for one token and for several, with the memory of one conversation."""
+class OnCPU:
+    """The compiled kernels for one token and for several."""
 
-    def __init__(self, config: LlamaConfig, polynomial: bool, dtype: str):
+    def __init__(self, config: LlamaConfig, dtype: str = WHOLE, polynomial: bool = False):
         self.config, self.dtype = config, dtype
         kernels = {
-            f"{name}_{length}": make(
-                config, 1 if length == "one" else tirx.Var("s", "int64"), dtype
+            f"{name}_{length}": make(config, s, dtype)
+            for name, make in (
+                ("append", attention.append_kernel),
+                ("attend", attention.attention_kernel),
             )
-            for name, make in (("append", append_kernel), ("attend", attention_kernel))
-            for length in ("one", "several")
+            for length, s in LENGTHS.items()
         }
         if polynomial:
             kernels = {name: vectorizable(func) for name, func in kernels.items()}
@@ -117,44 +140,73 @@ class Kernels:
         mod = {name: func.with_attr("global_symbol", name) for name, func in kernels.items()}
         self.compiled = tvm.compile(tvm.IRModule(mod), QUICK_HERE)
         self.rope = Guarded(rope_table(config))
-        self.forget()
 
-    def forget(self) -> None:
-        """Begin a new conversation."""
-        shape = cache_shape(self.config)
-        self.cache = Guarded(np.full(shape, np.nan, self.dtype))
-        self.length = 0
-
-    def step(self, qkv: np.ndarray) -> np.ndarray:
-        """(1, s, qkv_heads, d) -> (1, s, heads * d). No array but the cache and the result is written."""
+    def step(self, qkv: np.ndarray, held: np.ndarray, start: int) -> np.ndarray:
+        """(1, s, qkv_heads, d) -> (1, s, heads * d). The new tokens are added to the cache `held`, nothing else is."""
         s, c = qkv.shape[1], self.config
         kind = "one" if s == 1 else "several"
         out = np.full((1, s, c.num_attention_heads * c.head_dim), np.nan, "float32")
-        positions = np.array([self.length], "int32")
-        qkv, out, positions = map(Guarded, [qkv.reshape(1, s, -1), out, positions])
+        arrays = held, qkv.reshape(1, s, -1), out, np.array([start], "int32")
+        cache, qkv, out, positions = map(Guarded, arrays)
         inputs = [qkv, self.rope, positions]
         before = [one.array.tobytes() for one in inputs]
-        tensors = [one.tensor for one in (self.cache, *inputs)]
+        tensors = [one.tensor for one in (cache, *inputs)]
         self.compiled[f"append_{kind}"](*tensors, LAYER)
-        appended = self.cache.array.tobytes()
+        appended = cache.array.tobytes()
         self.compiled[f"attend_{kind}"](*tensors, LAYER, out.tensor)
-        assert self.cache.array.tobytes() == appended
+        assert cache.array.tobytes() == appended
         assert [one.array.tobytes() for one in inputs] == before
-        assert all(one.intact() for one in (self.cache, *inputs, out))
-        self.length += s
+        assert all(one.intact() for one in (cache, *inputs, out))
+        held[...] = cache.array
         return out.array
+
+
+class OnGPU:
+    """The kernels for one token and for several, in CUDA C, executed on the CPU."""
+
+    def __init__(self, config: LlamaConfig, dtype: str = WHOLE, target: Target = DLIGHT_CUDA):
+        self.config, self.dtype = config, dtype
+        self.programs = {
+            (make, kind): HostProgram(make(config, s, dtype), target)
+            for make in (attention_on_gpu.append_kernel, attention_on_gpu.attention_kernel)
+            for kind, s in LENGTHS.items()
+        }
+        self.rope = rope_table(config)
+
+    def step(self, qkv: np.ndarray, held: np.ndarray, start: int, backwards=False) -> np.ndarray:
+        """As OnCPU."""
+        s, c, engine = qkv.shape[1], self.config, CudaOnCpu(backwards)
+        append, attend = (
+            self.programs[one]
+            for one in self.programs
+            if one[1] == ("one" if s == 1 else "several")
+        )
+        out = np.full((1, s, c.num_attention_heads * c.head_dim), np.nan, "float32")
+        inputs = [qkv.reshape(1, s, -1), self.rope, np.array([start], "int32")]
+        launches = append.run(engine, [held, *inputs, LAYER])
+        appended = held.tobytes()
+        launches += attend.run(engine, [held, *inputs, LAYER, out])
+        assert held.tobytes() == appended
+        most = attention_on_gpu.THREADS
+        assert len(launches) == 2 and all(np.prod(one.block) <= most for one in launches)
+        return out
+
+
+each_place = pytest.mark.parametrize("place", [OnCPU, pytest.param(OnGPU, marks=runs_here)])
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    """Gives the kernels of a case, with an empty cache; each case is compiled once."""
+    """Gives OnCPU or OnGPU of a configuration; each is compiled once."""
     made: dict = {}
 
-    def of(name: str, polynomial: bool = False, dtype: str = WHOLE) -> Kernels:
-        key = name, polynomial, dtype
+    def of(place: type, name: str, *how):
+        key = place, name, how
         if key not in made:
-            made[key] = Kernels(CONVERSATIONS[name][0], polynomial, dtype)
-        made[key].forget()
+            configs = (
+                ON_GPU if place is OnGPU else {n: one for n, (one, _) in CONVERSATIONS.items()}
+            )
+            made[key] = place(configs[name], *how)
         return made[key]
 
     return of
@@ -169,60 +221,95 @@ def close(found: np.ndarray, exact: np.ndarray, dtype: str = WHOLE) -> None:
     np.testing.assert_allclose(found, exact, rtol=0, atol=ALLOWED[dtype] * np.nanmax(np.abs(exact)))
 
 
+def begun(held: OnCPU | OnGPU, start: int) -> tuple[Reference, np.ndarray]:
+    """A conversation of `start` random tokens, and the cache that holds them."""
+    reference = Reference(held.config, held.dtype)
+    if start:
+        reference.step(random_qkv(held.config, start, start))
+    return reference, reference.cache().astype(held.dtype)
+
+
 @pytest.mark.parametrize(("name", "polynomial", "dtype"), CASES)
 def test_each_step_of_a_conversation(name, polynomial, dtype, kernels):
     config, steps = CONVERSATIONS[name]
-    held, reference = kernels(name, polynomial, dtype), Reference(config, dtype)
+    held, length = kernels(OnCPU, name, dtype, polynomial), 0
+    reference, cache = begun(held, 0)
     for seed, s in enumerate(steps):
         qkv = random_qkv(config, s, seed)
-        close(held.step(qkv), reference.step(qkv), dtype)
-        close(held.cache.array, reference.cache(), dtype)
-    assert held.length == config.context_window_size
-    assert not np.isnan(held.cache.array[:, LAYER]).any()
-    assert np.isnan(np.delete(held.cache.array, LAYER, axis=1)).all()
+        close(held.step(qkv, cache, length), reference.step(qkv), dtype)
+        close(cache, reference.cache(), dtype)
+        length += s
+    assert length == config.context_window_size
+    assert not np.isnan(cache[:, LAYER]).any()
+    assert np.isnan(np.delete(cache, LAYER, axis=1)).all()
 
 
-@pytest.mark.parametrize(("before", "s"), [(46, 5), (47, 2), (48, 1), (48, 3), (60, 2)])
-def test_a_token_beyond_the_window_is_dropped(before, s, kernels):
+@runs_here
+@pytest.mark.parametrize(("s", "backwards"), [(1, False), (1, True), (3, True), (17, False)])
+@pytest.mark.parametrize("name", ON_GPU)
+def test_the_next_tokens_of_a_conversation_on_a_gpu(name, s, backwards, kernels):
+    held = kernels(OnGPU, name)
+    for start in STARTS:
+        start = min(start, WINDOW - s)
+        (reference, cache), qkv = begun(held, start), random_qkv(held.config, s, s)
+        close(held.step(qkv, cache, start, backwards), reference.step(qkv))
+        close(cache, reference.cache())
+
+
+@runs_here
+def test_a_cache_of_float16_and_a_long_conversation_on_a_gpu(kernels):
+    for held, start, s in (
+        (kernels(OnGPU, "group of 3, head of 64", HALF), 270, 3),
+        (OnGPU(config(1, 2, 64, 2048)), 2047, 1),
+    ):
+        (reference, cache), qkv = begun(held, start), random_qkv(held.config, s, s)
+        close(held.step(qkv, cache, start), reference.step(qkv), held.dtype)
+        close(cache, reference.cache(), held.dtype)
+
+
+@each_place
+@pytest.mark.parametrize(("beyond", "s"), [(-2, 5), (-1, 2), (0, 1), (0, 3), (12, 2)])
+def test_a_token_beyond_the_window_is_dropped(place, beyond, s, kernels):
     """Tokens that still fit are kept, and have right results."""
-    name = "group of 4, head of 64"
-    config = CONVERSATIONS[name][0]
-    held, reference, window = kernels(name), Reference(config), config.context_window_size
-    filled = random_qkv(config, min(before, window), 1)
-    close(held.step(filled), reference.step(filled))
-    held.length = before
-    qkv, fit = random_qkv(config, s, 2), max(0, window - before)
-    found = held.step(qkv)
+    held = kernels(place, "group of 4, head of 64" if place is OnCPU else "group of 1, head of 16")
+    window = held.config.context_window_size
+    reference, cache = begun(held, min(window, window + beyond))
+    qkv, fit = random_qkv(held.config, s, 2), max(0, -beyond)
+    found = held.step(qkv, cache, window + beyond)
     if fit:
         close(found[:, :fit], reference.step(qkv[:, :fit]))
-    close(held.cache.array, reference.cache())
+    close(cache, reference.cache())
 
 
-def test_what_stands_behind_the_conversation_is_not_read(kernels):
+@each_place
+def test_what_stands_behind_the_conversation_is_not_read(place, kernels):
     """The slots of an earlier, longer conversation: the results are those of an empty cache, to the last bit."""
-    config = CONVERSATIONS["group of 4, head of 80"][0]
-    held = kernels("group of 4, head of 80")
-    steps = [random_qkv(config, s, s) for s in (7, 1, 14, 1)]
-    fresh = [held.step(qkv) for qkv in steps]
-    for value in (np.inf, 1e30):
-        held.forget()
-        held.cache.array[...] = value
-        for qkv, found in zip(steps, fresh, strict=True):
-            np.testing.assert_array_equal(held.step(qkv), found)
+    held = kernels(place, "group of 4, head of 80" if place is OnCPU else "group of 2, head of 80")
+    found = []
+    for value in (np.nan, np.inf, 1e30):
+        _, cache = begun(held, 14)
+        cache[np.isnan(cache)] = value
+        steps = (14, 3), (17, 1)
+        found.append([held.step(random_qkv(held.config, s, s), cache, at) for at, s in steps])
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
+@each_place
 @pytest.mark.parametrize("size", [2.0**-10, 32.0, 2.0**13])
-def test_scores_of_any_size(size, kernels):
+def test_scores_of_any_size(place, size, kernels):
     """Large scores are taken relative to the largest one, so that no exponential overflows."""
-    name = "group of 3, head of 64"
-    config = CONVERSATIONS[name][0]
-    held, reference = kernels(name, True), Reference(config)
-    random = np.random.default_rng(0)
-    keys = config.num_attention_heads + config.num_key_value_heads
-    for s in (1, 20, 1):
-        qkv = random.choice(np.float32([-1, 1]), (1, s, config.qkv_heads, config.head_dim))
-        qkv[:, :, :keys] *= np.float32(size)
-        found, exact = held.step(qkv), reference.step(qkv)
+    held = kernels(place, "group of 3, head of 64", *([WHOLE, True] if place is OnCPU else []))
+    c, reference, start = held.config, Reference(held.config), 20 if place is OnCPU else 290
+    shape = 1, start + 2, c.qkv_heads, c.head_dim
+    qkv = np.random.default_rng(0).choice(np.float32([-1, 1]), shape)
+    qkv[:, :, : c.num_attention_heads + c.num_key_value_heads] *= np.float32(size)
+    reference.step(qkv[:, :start])
+    cache = reference.cache().astype("float32")
+    for at, s in ((start, 1), (start + 1, 1)):
+        new = qkv[:, at : at + s]
+        found, exact = held.step(new, cache, at), reference.step(new)
         assert np.abs(found).max() <= 1 + 1e-5  # a mean of values that are 1 and -1, and no NaN
         if size <= 32:  # beyond, float32 cannot tell which of two nearly equal scores is larger
             np.testing.assert_allclose(found, exact, rtol=0, atol=1e-6 * max(10, size**2))
@@ -239,3 +326,43 @@ def test_the_table_of_rotations():
         turns = np.exp(1j * np.arange(64)[:, None] * rates)
         np.testing.assert_allclose(table[:, 0], turns.real, rtol=0, atol=1e-7)
         np.testing.assert_allclose(table[:, 1], turns.imag, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["metal", "opencl", "webgpu"])
+def test_other_gpus_have_text_too(kind):
+    """Without an instruction of a warp, and in 16 KB of shared memory."""
+    target = WEBGPU if kind == "webgpu" else Target({"kind": kind, "max_num_threads": 256})
+    held = OnGPU(ON_GPU["group of 3, head of 64"], WHOLE, target)
+    assert all(len(program.kernels) == 1 for program in held.programs.values())
+
+
+@runs_here
+def test_logits_of_a_decoder_for_a_gpu(tmp_path):
+    """A prefill and decode steps: every kernel is the generated CUDA, executed thread by thread."""
+    from chapters.kit.chat.gguf_file import read_gguf
+    from tests.kit.llama_in_numpy import Reference as WholeModel
+    from tests.kit.test_chat_model import LLAMAS, WINDOW
+
+    llama = LLAMAS["Q4_1, and Q8_0 shared"]
+    file = read_gguf(llama.save(tmp_path / "model.gguf"))
+    weights = Weights(file, read_config(file), lanes_of(DLIGHT_CUDA))
+    mod, names = chat_decoder(weights, cache_dtype=cache_dtype(DLIGHT_CUDA, False), on_gpu=True)
+    passes = with_shared_tensors(phases(DLIGHT_CUDA, variable_bounds={"seq_len": WINDOW}))
+    at = [str(one.info.name) for one in passes].index("RewriteDataflowReshape")
+    with DLIGHT_CUDA:
+        mod = tvm.transform.Sequential(passes[:at])(mod)
+    arrays = dict(weights.arrays())
+    packed = tuple(arrays[name] for name in names)
+    run, reference = KernelByKernel(mod, DLIGHT_CUDA, CudaOnCpu()), WholeModel(file.path)
+    *_, cache, _ = mod["decode"].params
+    cache = np.full([int(n) for n in cache.ty.shape], np.nan, "float32")
+    length = 0
+    for tokens in ([3, 1, 4, 1, 5], [9], [2]):
+        name = "decode" if len(tokens) == 1 else "prefill"
+        ids, position = np.array(tokens, "int32"), np.array([length], "int32")
+        logits, cache = run.run(name, ids, position, cache, packed)
+        exact = reference.feed(tokens)[-1]
+        np.testing.assert_allclose(
+            logits.reshape(-1), exact, rtol=0, atol=1e-4 * np.abs(exact).max()
+        )
+        length += len(tokens)

@@ -23,6 +23,7 @@ from chapters.kit.chat.gguf_file import GGUFError, read_gguf
 from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import LONGEST, Weights, read_config
+from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import dot_products, lanes_of
@@ -283,30 +284,29 @@ def test_what_the_virtual_machine_does_between_the_kernels_of_a_step(model):
     assert called["vm.builtin.alloc_tensor"] <= 12
 
 
-def test_no_kernel_writes_the_floats_of_a_matrix(path):
+@pytest.mark.parametrize("target", [QUICK_HERE, DLIGHT_CUDA, WEBGPU], ids=["CPU", "CUDA", "WGSL"])
+def test_no_kernel_writes_the_floats_of_a_matrix(target, path):
     """Each product of the decoder unpacks its own matrix, and has its schedule."""
     file = read_gguf(path("Q4_K and Q6_K"))
-    mod, _ = chat_decoder(Weights(file, read_config(file), OWN_LANES))
-    passes = with_shared_tensors(phases(QUICK_HERE, variable_bounds={"seq_len": WINDOW}))
-    at = [str(one.info.name) for one in passes].index("ScheduleCodedProducts")
-    with QUICK_HERE:
+    on_cpu = target is QUICK_HERE
+    mod, _ = chat_decoder(Weights(file, read_config(file), lanes_of(target)), on_gpu=not on_cpu)
+    passes = with_shared_tensors(phases(target, variable_bounds={"seq_len": WINDOW}))
+    name = "ScheduleCodedProducts" if on_cpu else "ScheduleCodedProductsOnGPU"
+    at = [str(one.info.name) for one in passes].index(name)
+    with target:
         mod = tvm.transform.Sequential(passes[: at + 1])(mod)
     found = kernels(mod)
     assert not [name for name, func in found.items() if form_of(func)]
     products = [func for name, func in found.items() if "NT_matmul" in name]
     assert len(products) >= 10  # q and k, v, o, gate and up, down: each for one token and for many
     assert all("tirx.is_scheduled" in func.attrs for func in products)
-    sizes = {prod(shape) for shape in shapes().values() if len(shape) == 2} | {
-        2 * INNER * HIDDEN,
-        (HEADS + KV_HEADS) * D * HIDDEN,
-    }
+    sizes = {prod(shape) for shape in shapes().values() if len(shape) == 2}
+    sizes |= {2 * INNER * HIDDEN, (HEADS + KV_HEADS) * D * HIDDEN}
     for func in found.values():
         for buffer in {var for var in nodes(func, tvm.tirx.Var) if tvm.tirx.is_buffer_var(var)}:
+            extents = [int(one) for one in buffer.shape if isinstance(one, tvm.tirx.IntImm)]
             if str(buffer.dtype) == "float32" and buffer not in func.params:
-                assert (
-                    prod(int(one) for one in buffer.shape if isinstance(one, tvm.tirx.IntImm))
-                    not in sizes
-                )
+                assert str(buffer.scope()) not in ("", "global") or prod(extents) not in sizes
 
 
 # --- what the weights are -------------------------------------------------------------------------
@@ -330,8 +330,8 @@ def test_the_arrays_are_those_of_the_model(name, path):
         assert own == sum(spec.nbytes for spec in weights.specs(layer))
 
 
-def test_a_vocabulary_of_any_size_fills_the_lanes(path, model):
-    """Rows of 0 follow the last token's, so the head is a product of whole panels; logits are those of the tokens."""
+def test_a_vocabulary_of_any_size_fills_the_lanes(path):
+    """Rows of 0 follow the last token's, so the head is a product of whole panels."""
     file = read_gguf(path("Q4_1, and Q8_0 shared"))
     weights = Weights(file, read_config(file), OWN_LANES)
     (spec,) = weights.specs("model.embed_tokens.matrix")
@@ -340,10 +340,6 @@ def test_a_vocabulary_of_any_size_fills_the_lanes(path, model):
     rows = scales[:, :, 0].swapaxes(1, 2).reshape(-1, scales.shape[1])
     assert len(rows) % OWN_LANES == 0 and (rows[:ODD] != 0).any(1).all()
     assert (rows[ODD:] == 0).all()
-    tokens = [ODD - 1, 0, 7]
-    found = model("Q4_1, and Q8_0 shared", True).feed(tokens)
-    assert found.shape == (ODD,)
-    np.testing.assert_allclose(found, Reference(file.path).feed(tokens)[-1], rtol=0, atol=1e-4)
 
 
 def test_neighbours_of_one_type_are_one_matrix(path):
@@ -444,6 +440,10 @@ FURTHER_TENSORS = {
 }
 REFUSED = [  # a model, and what the sentence must name
     (
+        Llama({"ffn_up": "Q5_0", "": "Q8_0"}),
+        "blk.0.ffn_up.weight in PATH is stored as type 6 (Q5_0)",
+    ),
+    (
         Llama(SMALL, fields={"general.architecture": "qwen2\x1b[31m\nred" + 2000 * "A"}),
         r"architecture 'qwen2\x1b[31m\nredAAA",
     ),
@@ -493,13 +493,3 @@ def test_a_context_that_does_not_fit_into_memory_is_refused(tmp_path):
         match=r"A context of 4,000,000,000 tokens takes .* choose a smaller --context",
     ):
         Weights(file, read_config(file, 4 * 10**9), 16)
-
-
-def test_a_type_that_the_course_does_not_read_is_refused(tmp_path):
-    llama = Llama(SMALL)
-    random = np.random.default_rng(0)
-    llama.stored["blk.0.ffn_up"] = "Q5_0", written("Q5_0", (INNER, HIDDEN), random)
-    file, config = opened(llama, tmp_path)
-    weights = Weights(file, config, 16)
-    with pytest.raises(GGUFError, match=r"blk\.0\.ffn_up\.weight .* Q5_0|type 6 \(Q5_0\)"):
-        weights.specs("model.layers.0.mlp.gate_up_proj")

@@ -272,10 +272,3 @@ def test_a_context_that_is_too_small_says_which_is_large_enough(tokenizer, monke
         re.search(r"--context of (\d+)", str(refused.value))[1]
     )
     assert chat.prompt("a short message")[1] == "" and len(chat.messages) == 1
-
-
-def test_a_seed_repeats_the_random_choices(tokenizer):
-    logits = np.arange(5.0)
-    first, second = (_chat(tokenizer, "x", temperature=1.0) for _ in range(2))
-    chosen = [first._choose(logits) for _ in range(50)]
-    assert chosen == [second._choose(logits) for _ in range(50)] and len(set(chosen)) > 1

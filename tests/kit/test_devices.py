@@ -328,18 +328,6 @@ def test_pytorch_takes_part_where_it_finds_the_gpu(here, monkeypatch):
 
 
 @needs_vulkan
-@pytest.mark.parametrize("name", ["8.2", "8.4"])
-def test_kernels_on_vulkan(name):
-    vulkan, kernel = open_device("vulkan", ""), KERNELS[name]
-    assert "as WGSL" in vulkan.name and "vulkan" not in (kernel.cannot or {})
-    check(kernel, reference, vulkan)
-    problem, tile = kernel.small[0]
-    case = dataclasses.replace(kernel, large=(problem, problem), tile=tile)
-    table, missing = measure(case, {"yours": reference}, vulkan, **QUICK)
-    assert len(table.rows) == 1 and missing == ["PyTorch: it cannot use this device"]
-
-
-@needs_vulkan
 def test_what_vulkan_refuses_is_one_sentence():
     with pytest.raises(DeviceError, match="use vulkan:0, not vulkan:1"):
         open_device("vulkan:1", "")

@@ -202,9 +202,8 @@ def test_norms_that_are_wrong_or_missing_are_told_and_not_timed(torch):
 
     ways = {"eager": gpu_norm_bench.eager, "absent": absent, "wrong": wrong}
     case = gpu_norm_bench.measure((4, 1, 64), "float16", ways, **ON_CPU)
-    assert set(case["graph_seconds"]) == set(case["seconds"]) == {"copy", "eager"} and set(
-        case["errors"]
-    ) == {"eager"}
+    assert set(case["graph_seconds"]) == set(case["seconds"]) == {"copy", "eager"}
+    assert set(case["errors"]) == {"eager"}
     assert case["missing"]["absent"] == "no_such_library is not installed"
     assert "WrongNumbersError" in case["missing"]["wrong"]
     assert json.loads(json.dumps(case)) == case
@@ -383,9 +382,8 @@ def test_pages_without_results_say_how_to_get_them(folder, name):
 
 
 def test_without_results_the_page_has_one_line(folder):
-    assert str(gpu_page.on_a_gpu()).startswith("Not yet measured") and "bench 8" in str(
-        gpu_page.on_a_gpu()
-    )
+    told = str(gpu_page.on_a_gpu())
+    assert told.startswith("Not yet measured") and "bench 8" in told
 
 
 def test_with_results_the_page_shows_each_figure_and_each_source_once(written):
@@ -481,13 +479,8 @@ def test_other_dtypes_are_folded(folder):
 def test_numbers_on_the_page_are_those_of_the_file(written):
     cases = made_up()
     (row,) = gpu_results.linear_table(cases["ch08_linear"]["cases"]).rows
-    assert row == (
-        "float16 4096\u00a0×\u00a04096\u00a0×\u00a04096",
-        "200 µs",
-        "0.50",
-        "0.03",
-        "0.80",
-    )
+    assert row[0] == "float16 4096\u00a0×\u00a04096\u00a0×\u00a04096"
+    assert row[1:] == ("200 µs", "0.50", "0.03", "0.80")
     steps = gpu_results.steps_table(cases["ch08_linear"]["cases"]).rows
     assert steps[0][1:] == ("shared memory", "8 ms", "17.2 TFLOP/s", "0.03")
     assert steps[-1][1:3] == (gpu_results.LINEAR, "200 µs") and len(steps) == 3

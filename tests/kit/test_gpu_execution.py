@@ -1,6 +1,6 @@
 """GPU kernels executed without a GPU: right kernels give right numbers, and faults in what TVM writes are caught."""
 
-import re
+from __future__ import annotations
 
 import numpy as np
 import pytest
@@ -10,16 +10,24 @@ from tvm.script import tirx as T
 
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, reference
 from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
+from chapters.ch08_gpu_targets import thread_schedule as by_threads
+from chapters.checking.gpu_kernels import arrays, exact
 from chapters.checking.programs import poison
 from chapters.kit.emulator import executors, wgsl_on_vulkan
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.emulator.wgsl_on_vulkan import run_wgsl
+from chapters.kit.gpu.call import ASYNCHRONOUS
+from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import HostProgram, LaunchError
+from chapters.kit.gpu.mma import MmaTile, mma_matmul
 from chapters.kit.gpu.targets import CUDA, WEBGPU
+from chapters.kit.gpu.wgmma import wgmma_matmul
+from chapters.kit.gpu.wgmma_tile import WgmmaTile
 from chapters.kit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import row_kernel
+from solutions.ch08_gpu_targets import gpu_schedules as ch8
 from tests.support.orders import every_order
-from tests.support.planted_faults import at_match, both_orders, run_changed, runs_here
+from tests.support.planted_faults import at_match, both_orders, run_changed, run_text, runs_here
 
 needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
 
@@ -60,28 +68,6 @@ def test_cuda_text_gives_the_right_numbers(dtype, engine):
     for func in (_row(dtype), _wide(64, 4, 2, dtype=dtype)):
         error, sum_is_right = _execute(func, CUDA, engine, dtype=dtype)
         assert error < RELATIVE[dtype] and sum_is_right
-
-
-NO_GUARD = at_match(re.escape("(((int)threadIdx.x) < 232)"), 0, "(true)")
-NO_BARRIER = at_match(r"__syncthreads\(\);")
-RACE = r"thread .* and no barrier separates them: __syncthreads\(\).* is missing\."
-REPORTED = {  # two rows per block, four warps per row
-    "the first barrier of a row": ((), NO_BARRIER, RACE),
-    "the first barrier of a wide row": ((128, 4, 2), NO_BARRIER, RACE),
-    "the guard of the last elements": (
-        (),
-        NO_GUARD,
-        r"touches \w+\[\d+\], and \w+ has \d+ elements",
-    ),
-}
-
-
-@runs_here
-@pytest.mark.parametrize("fault", list(REPORTED))
-def test_a_fault_is_reported(fault):
-    plan, change, said = REPORTED[fault]
-    with pytest.raises(LaunchError, match=said):
-        _execute(_wide(*plan) if plan else _row(), CUDA, CudaOnCpu(), change)
 
 
 @runs_here
@@ -169,3 +155,44 @@ def test_a_program_runs_again_on_other_arrays():
         assert seen == launches and [launch.grid for launch in launches] == [(rows, 1, 1)]
         given = [a for a in launches[0].arguments if isinstance(a, np.ndarray)]
         assert sum(np.array_equal(a, arrays[0]) for a in given) == 1
+
+
+# --- chapter 8's kernels in ten random orders of their threads ------------------------------------
+
+TILE = ch8.ThreadTile(16, 32, 8, 2, 4, vector=2)
+SMALL = (32, 64, 24)
+
+
+def _layer(func: tirx.PrimFunc, size: tuple, dtype: str = "float16") -> None:
+    given = arrays(*size, dtype)
+    HostProgram(func, CUDA, ASYNCHRONOUS).run(every_order, given)
+    assert np.abs(given[3] - exact(*given[:3])).max() < 1e-3
+
+
+LAYERS = {
+    "naive": (lambda: by_threads.naive_matmul(matmul_bias(*SMALL), ch8.ThreadTile(8, 8, 8, 1, 1)), SMALL),
+    "shared": (lambda: by_threads.shared_matmul(matmul_bias(*SMALL), TILE), SMALL),
+    "pipelined": (lambda: by_threads.pipelined_matmul(matmul_bias(*SMALL), TILE), SMALL),
+    "one row": (lambda: ch8.decode_matmul(16, 256, "float16"), (1, 16, 256)),
+    "tensor cores": (lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64)), (64, 64, 64)),
+    "tensor cores, copies in flight": (
+        lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 96), overlap=True),
+        (64, 64, 96),
+    ),
+    "mma.sync": (lambda: mma_matmul(20, 64, 160, "float16", tile=MmaTile(16, 64, 32, 16, 32, 3)), (20, 64, 160)),
+    "wgmma": (lambda: wgmma_matmul(70, 24, 200, "float16", "float32", WgmmaTile(64, 16, 2), 2), (70, 24, 200)),
+}  # fmt: skip
+
+
+@runs_here
+@pytest.mark.parametrize("name", list(LAYERS))
+def test_linear_layers_of_chapter_8(name):
+    make, size = LAYERS[name]
+    _layer(make(), size)
+
+
+@runs_here
+def test_an_order_that_changes_the_numbers_is_reported_with_its_seed():
+    body = "if (atomicAdd(&(out_ptr[1]), 1.0f) == 0) out_ptr[0] = threadIdx.x;"
+    with pytest.raises(LaunchError, match=r"main_kernel gives other numbers .* of seed \d+"):
+        run_text(body, 64, engine=every_order, out=np.zeros(2, "float32"))

@@ -5,70 +5,42 @@ The generated CUDA runs on the CPU. The reference is NumPy in float64; results s
 
 from __future__ import annotations
 
-import math
 import re
 
 import numpy as np
 import pytest
 import tvm
 from tvm import te, tirx
+from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from chapters.ch08_gpu_targets.given import start_from_bias
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu import cuda_resources
+from chapters.kit.gpu.cuda_resources import missing, ptx
+from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.limits import block_shared_bytes
 from chapters.kit.gpu.mma import TILES
-from chapters.kit.gpu.targets import DLIGHT_CUDA
+from chapters.kit.gpu.targets import CUDA, DLIGHT_CUDA, cuda
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.measure.kernel_by_kernel import KernelByKernel
+from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.kit.schedules.recognize_layer import layer_of, with_one_epilogue
 from chapters.kit.schedules.schedule_linear_layers import ScheduleLinearLayers
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
-from solutions.ch09_the_compiler.pipeline import phases
+from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from tests.support import planted_faults
+from tests.support.epilogues import EPILOGUES
 
 N, K = 128, 96
-ERF = np.vectorize(math.erf, otypes=[float])
 NARROW = ("float16", "bfloat16")
 ANY = ("n",)
 
 
-def sigmoid(y):
-    return 1 / (1 + np.exp(-y))
-
-
-# what follows y = x @ w.T, b a vector and r a matrix: in Relax, in NumPy, and whether the sums start from b
-EPILOGUES = {
-    "none": ("y", lambda y, b, r: y, False),
-    "bias": ("R.add(y, b)", lambda y, b, r: y + b, True),
-    "gelu": (
-        "R.nn.gelu(R.add(y, b))",
-        lambda y, b, r: (y + b) * (0.5 + 0.5 * ERF((y + b) / 2**0.5)),
-        True,
-    ),
-    "bias and residual": ("R.add(R.add(y, b), r)", lambda y, b, r: y + b + r, True),
-    "residual first": ("R.add(R.add(r, y), b)", lambda y, b, r: y + b + r, True),
-    "residual": ("R.add(r, y)", lambda y, b, r: y + r, False),
-    "silu": ("R.nn.silu(R.add(b, y))", lambda y, b, r: (y + b) * sigmoid(y + b), True),
-    "gate": ("R.multiply(R.nn.silu(y), r)", lambda y, b, r: y * sigmoid(y) * r, False),
-    "softcap": (
-        'R.multiply(R.tanh(R.divide(y, R.const(3.0, "DTYPE"))), R.const(3.0, "DTYPE"))',
-        lambda y, b, r: 3 * np.tanh(y / 3),
-        False,
-    ),
-    "two vectors": (
-        'R.multiply(R.add(y, b), R.tanh(R.add(y, R.const(1.0, "DTYPE"))))',
-        lambda y, b, r: (y + b) * np.tanh(y + 1),
-        False,
-    ),
-    "two biases": (
-        "R.multiply(R.add(y, b), R.add(y, r))",
-        lambda y, b, r: (y + b) * (y + r),
-        False,
-    ),
-}
+# those whose sums start from b
+FROM_BIAS = {"bias", "gelu", "bias and residual", "residual first, then bias", "silu"}
 
 
 def target_of(arch: str) -> Target:
@@ -150,7 +122,7 @@ def taken(mod: tvm.IRModule) -> bool:
 @planted_faults.runs_here
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_every_epilogue_is_right_with_many_rows_and_with_few(name):
-    text, exact, _ = EPILOGUES[name]
+    text, exact = EPILOGUES[name]
     dtype = NARROW[list(EPILOGUES).index(name) % 2]
     mod = as_kernels(layer((1, "n"), text, dtype), only_layers=True)
     assert taken(mod)
@@ -160,13 +132,13 @@ def test_every_epilogue_is_right_with_many_rows_and_with_few(name):
 
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_sums_start_from_the_bias_where_every_use_of_the_product_adds_it(name):
-    (text, _, starts), dtype = EPILOGUES[name], "bfloat16"
+    (text, _), dtype = EPILOGUES[name], "bfloat16"
     found = phases(DLIGHT_CUDA)
     with DLIGHT_CUDA:
         passes = [*found["attach"], *found["graph and lower"]]
         (func,) = kernels(tvm.transform.Sequential(passes)(layer((9,), text, dtype)))
     recognized = layer_of(with_one_epilogue(func))
-    assert (recognized.start is not None) is starts
+    assert (recognized.start is not None) is (name in FROM_BIAS)
     # one rounding: the last operation
     casts = [str(c.ty.dtype) for c in nodes(recognized.value, tirx.Cast)]
     assert casts.count(dtype) == 1 and isinstance(recognized.value, tirx.Cast)
@@ -353,3 +325,59 @@ def test_other_kernels_stay_as_they_are(name):
 def test_the_same_kernel_with_its_own_sum_is_taken():
     mod = _kernel("float16", "float32", lambda y, i, j: y[i, j] + 1)
     assert taken(ScheduleLinearLayers(DLIGHT_CUDA, {})(mod))
+
+
+# --- dlight's tensor cores, for what is left ------------------------------------------------------
+
+# the limits hold for every NVIDIA GPU; dlight's rules ask for them
+LIMITS = {"max_shared_memory_per_block": 49152, "max_threads_per_block": 1024}
+# 264 columns do not fill the tiles of the kernels that start from the bias, so dlight's rule gets the layer
+LEFT_TO_DLIGHT = """
+def main(x: ("n", 256, "float16"), w: (264, 256, "float16"), b: (264, "float16")):
+    out = R.nn.relu(R.add(R.matmul(x, R.permute_dims(w)), b))
+"""
+
+
+def limited(arch: str) -> Target:
+    return Target({**cuda(arch).export(), **LIMITS})
+
+
+def scheduled_by(rule, func, target: Target) -> str:
+    """The CUDA C of `func`, scheduled by `rule`, or by dlight's fallback where the rule declines."""
+    with target:
+        mod = dl.ApplyDefaultSchedule(rule, dl.gpu.Fallback())(tvm.IRModule({"main": func}))
+    return tvm.compile(mod, target).mod.imports[0].inspect_source()
+
+
+def test_float16_products_of_the_pipeline_use_tensor_cores_and_sum_in_float32():
+    arch = "sm_100a"
+    target = limited(arch)
+    executable = tvm.compile(
+        relax_module(LEFT_TO_DLIGHT), target, relax_pipeline=fusion_pipeline(target)
+    )
+    source = executable.mod.imports[0].imports[0].inspect_source()
+    assert "mma_sync" in source
+    assert "wmma::accumulator, 16, 16, 16, float>" in source
+    if not missing():
+        assert "wmma.mma.sync" in ptx(source, arch)
+
+
+@pytest.mark.parametrize(
+    ("size", "arch", "taken"),
+    [
+        ((65, 65, 65), "sm_90a", True),
+        ((100, 4090, 80), "sm_75", True),
+        ((64, 4090, 4096), "sm_90a", False),
+    ],
+)
+def test_the_rule_takes_float16_to_tensor_cores_if_each_side_is_above_64(size, arch, taken):
+    source = scheduled_by(MatmulOnTensorCores(), matmul_bias(*size, "float16"), limited(arch))
+    assert ("mma_sync" in source) == taken
+
+
+def test_dlight_s_own_rule_declines_the_fused_layer():
+    """The premise of chapter 8's choice: the rule wants a block with two reads, and the fused block has three."""
+    fused, _ = start_from_bias(matmul_bias(128, 128, 128, "float32"))
+    funcs = matmul_bias(128, 128, 128, "float32"), fused.mod["main"]
+    taken = [dl.gpu.Matmul().apply(func, CUDA, False) is not None for func in funcs]
+    assert taken == [True, False]

@@ -174,14 +174,6 @@ def test_a_token_beyond_the_cache_is_dropped(generator):
     assert changed.nonzero()[0].tolist() == [generator.context_window - 1]
 
 
-def test_created_cache_is_empty_and_has_the_stated_shape(generator, dtype):
-    cache = generator.create_kv_cache(2)
-    heads = (CONFIG.num_key_value_heads, CONFIG.head_dim)
-    assert tuple(cache.shape) == (LAYERS, 2, 2, CONFIG.context_window_size, *heads)
-    assert cache.dtype == dtype
-    assert not cache.numpy().any()
-
-
 # --- what the chapters rewrite --------------------------------------------------------------------
 
 

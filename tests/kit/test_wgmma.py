@@ -105,12 +105,6 @@ READ, FILLED = "which a wgmma in flight still reads", "which a bulk copy still f
 CAUGHT = {
     "the bytes are not waited for": ((_FULL_WAIT, ""), FILLED),
     "the readers are not waited for": ((_EMPTY_WAIT, ""), "arrivals of its phase"),
-    "the wait is for the other phase": ((r"(wait\([^;]*turn_1[^;]*)\)\s*/ 3\)\);", r"\1) / 3) ^ 1);"), FILLED),
-    "the stage is given back before it is read": ((f"wait_group{_SYNC}_1\\(\\)", f"wait_group{_SYNC}_2()"), READ),
-    "the wrong stage is given back": (
-        (r"\(\(\(\(turn_1 \* 8\) \+ kb_1\) \+ 2\) % 3\)", "(((turn_1 * 8) + kb_1) % 3)"),
-        f"{READ}|never ends",
-    ),
     "the sums are read before they are there": ((f"wait_group{_SYNC}_0\\(\\)", f"wait_group{_SYNC}_1()"), READ),
     "the products are not committed": ((r"tvm_builtin_ptx_wgmma_commit\w+\(\);", ""), READ),
     "the sums are not fenced": ((r"tvm_builtin_ptx_wgmma_fence\w+\(\);", ""), "no wgmma.fence"),
@@ -131,14 +125,8 @@ CAUGHT = {
         (r"tvm_builtin_ptx_fence_proxy\w+\(\);", ""),
         "no proxy fence since it was made",
     ),
-    "nobody waits until the mbarriers are there": (
-        (r"\n  tvm_builtin_cuda_cta_sync\(\);", ""),
-        "none was made|no barrier of the block separates",
-    ),
-    "too few bytes are expected": ((r"\(uint\)20480", "(uint)16384"), f"{FILLED}|never ends"),
     "too many bytes are expected": ((r"\(uint\)20480", "(uint)20496"), "waits for an mbarrier"),
     "one warp does not multiply": ((_WGMMA, r"if (threadIdx.x / 32 != 6) { \g<0> }"), "for its warpgroup"),
-    "half a warp does not multiply": ((_WGMMA, r"if (threadIdx.x % 32 < 16) { \g<0> }"), "never ends"),
     "warps multiply by different descriptors": (
         (r"desc_ptr\[1\](?= \+ \(\(uint64_t\)\([^;]*256\)\)\), \(uint\)1)", r"\g<0> + (threadIdx.x > 99 ? 2 : 0)"),
         "by different descriptors",

@@ -1,4 +1,4 @@
-"""exp, tanh, erf and sigmoid by polynomials: within the stated error of float64, and right at the edges."""
+"""Arithmetic on this processor: pairs of bfloat16, exp and its like by polynomials, products of int8."""
 
 from __future__ import annotations
 
@@ -14,13 +14,61 @@ from tvm.target import Target
 from tvm_ffi import structural_equal
 
 from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
+from chapters.kit.cpu import amx, vnni
 from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
+from chapters.kit.cpu.bfloat16_pairs import even, joined, loaded, odd, stored
+from chapters.kit.cpu.int8_matmul import WAYS, pack, schedule
+from chapters.kit.cpu.int8_numbers import expected, numbers
 from chapters.kit.cpu.vectorize_transcendentals import (
     FUNCTIONS,
     ULPS,
     VectorizeTranscendentals,
     vectorizable,
 )
+from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
+
+# --- pairs of bfloat16 ----------------------------------------------------------------------------
+
+LANES = 16
+EVERY = 1 << 16
+
+
+def bits(buffer, chunk):
+    return loaded(buffer[T.ramp(chunk * 2 * LANES, 1, 2 * LANES)], LANES)
+
+
+def total(a, b):
+    halves = (half(a, LANES) + half(b, LANES) for half in (even, odd))
+    return stored(joined(*halves, LANES), LANES)
+
+
+@pytest.fixture(scope="module")
+def add():
+    @T.prim_func
+    def main(p: T.handle, q: T.handle, r: T.handle):
+        A = T.match_buffer(p, (EVERY,), "bfloat16")
+        B = T.match_buffer(q, (EVERY,), "bfloat16")
+        D = T.match_buffer(r, (EVERY,), "bfloat16")
+        for chunk in T.serial(EVERY // (2 * LANES)):
+            D[T.ramp(chunk * 2 * LANES, 1, 2 * LANES)] = total(bits(A, chunk), bits(B, chunk))
+
+    return tvm.compile(main, target="llvm")["main"]
+
+
+@pytest.mark.parametrize("shift", [0, 1, 7, 128, 32768, 33001])
+def test_every_bfloat16_is_added_as_numpy_adds_it(add, shift):
+    every = np.arange(EVERY, dtype="uint16")
+    a, b = every.view("bfloat16"), np.roll(every, shift).view("bfloat16")
+    out = tvm.runtime.tensor(np.zeros(EVERY, "bfloat16"))
+    add(tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
+    with np.errstate(all="ignore"):
+        exact = (a.astype("float32") + b.astype("float32")).astype("bfloat16")
+    given, lost = out.numpy(), np.isnan(exact.astype("float32"))
+    assert np.isnan(given.astype("float32")[lost]).all(), "a NaN did not stay one"
+    assert (given.view("uint16")[~lost] == exact.view("uint16")[~lost]).all()
+
+
+# --- functions by polynomials ---------------------------------------------------------------------
 
 EXACT = {
     "exp": np.exp,
@@ -120,3 +168,43 @@ def test_addresses_which_have_no_dtype_are_passed_over():
     """Kernels that stream their results past the cache have them."""
     func = cpu_kernel([tirx.Var("rows", "int64")], 48, "float32", 1e-5)
     assert structural_equal(vectorizable(func), func)
+
+
+# --- products of int8 -----------------------------------------------------------------------------
+
+SIZES = (64, 64, 128)
+x86 = pytest.mark.skipif(not vnni.compiles_here(), reason="this LLVM writes no x86 code")
+
+
+def _run(kernel, inputs: list[np.ndarray], more: list[np.ndarray]) -> np.ndarray:
+    out = tvm.runtime.tensor(np.full(SIZES[:2], -7, np.int32))
+    kernel(*map(tvm.runtime.tensor, inputs), out, *map(tvm.runtime.tensor, more))
+    return out.numpy()
+
+
+@x86
+@pytest.mark.parametrize("way", WAYS)
+def test_vnni(way):
+    sch = schedule(*SIZES, way, primitives)
+    allocated = len(sch.get(sch.get_sblock("root")).alloc_buffers)
+    assert allocated == (0 if way == "fused" else 1)
+    built = tvm.compile(sch.mod, target=vnni.target())
+    assert "vpdpbusd" in built.mod.inspect_source("asm")
+    if not vnni.runs_here():
+        pytest.skip("this processor has no vpdpbusd")
+    a, w, c = numbers(*SIZES, seed=3)
+    assert (_run(built["main"], [a, pack(w), c], []) == expected(a, w, c)).all()
+
+
+@x86
+@pytest.mark.parametrize("way", amx.WAYS)
+def test_amx(way):
+    built = tvm.compile(amx.product(*SIZES, way), target=amx.target())
+    assembly = built.mod.inspect_source("asm")
+    assert "tdpbusd" in assembly and ("tilezero" in assembly) == (way != "fused")
+    if not amx.runs_here():
+        pytest.skip("there are no AMX tiles here")
+    a, w, c = numbers(*SIZES, seed=4)
+    more = [amx.configuration(), np.full(SIZES[:2], -7, np.int32)]
+    exact = expected(a, w, np.zeros_like(c) if way == "without bias" else c)
+    assert (_run(built["main"], [a, amx.pack(w), c], more) == exact).all()

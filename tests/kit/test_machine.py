@@ -1,14 +1,97 @@
-"""Compiled kernels use the physical cores, unless TVM_NUM_THREADS says otherwise."""
+"""Programs are compiled once, operands hold what they were given, kernels use the physical cores."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import tvm
 
+from chapters.checking import expect
+from chapters.kit.bench.numpy_memory import in_numpy_memory
+from chapters.kit.cases.guard_zones import compile_once, run_compiled
+from chapters.kit.cases.relax_text import kernel, relax_module
+from chapters.kit.cpu.aligned import ALIGNED
 from chapters.kit.machine import physical_cores
 from chapters.runner.course import ROOT
+
+# --- programs -------------------------------------------------------------------------------------
+
+KERNEL = kernel("double(x, y)", (3, 4), "y[at] = x[at] * T.float32(2)")
+
+
+def calls_it(sizes: str) -> tvm.IRModule:
+    call = 'R.call_tir(cls.double, (x,), out_ty=R.Tensor((3, 4), "float32"))'
+    return relax_module(f"{KERNEL}\ndef main(x: {sizes}):\n    y = {call}\n")
+
+
+def test_a_size_that_is_not_known_is_compared():
+    given = np.ones((3, 4), "float32")
+    for sizes in ("(3, 4)", '("n", 4)'):
+        assert (expect.run(calls_it(sizes), "main", [given]) == 2).all()
+    with pytest.raises(Exception, match=r"(?i)mismatch|expected"):
+        expect.run(calls_it('("n", 4)'), "main", [np.ones((2, 4), "float32")])
+
+
+def test_arguments_are_compared_where_they_are_not_those_declared():
+    func = calls_it("(3, 4)")["double"].with_attr("global_symbol", "main")
+    given = [np.ones((2, 4), "float32"), np.zeros((3, 4), "float32")]
+    with pytest.raises(Exception, match=r"(?i)mismatch|expected"):
+        run_compiled(tvm.IRModule({"main": func}), given)
+
+
+def test_the_same_program_is_compiled_once_and_another_anew():
+    def adds(number: float) -> tvm.IRModule:
+        return relax_module(f'def main(x: (3,)):\n    y = R.add(x, R.const({number}, "float32"))\n')
+
+    assert compile_once(adds(1.0)) is compile_once(adds(1.0))
+    x = np.zeros(3, "float32")
+    assert [expect.run(adds(n), "main", [x])[0] for n in (1.0, 2.0, 1.0)] == [1, 2, 1]
+
+
+# --- operands -------------------------------------------------------------------------------------
+
+DTYPES = "float32", "float16", "bfloat16", "int8", "uint8", "int32"
+SHAPES = (3, 5, 7), (1,), (1200, 1000)
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    """{(dtype, shape): (tensor, the array it was given)}, after the arrays have changed and the garbage is gone."""
+    found = {}
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            array = np.random.default_rng(1).integers(0, 100, shape).astype(dtype)
+            found[dtype, shape] = in_numpy_memory(array), array.copy()
+            array[...] = 0
+    gc.collect()
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_tensor_holds_the_array(tensors, dtype, shape):
+    tensor, before = tensors[dtype, shape]
+    assert str(tensor.dtype) == dtype and tuple(tensor.shape) == shape
+    given = tensor.numpy()
+    assert (given.view("uint8") == before.view("uint8")).all()
+
+
+def test_its_memory_is_aligned():
+    for size in range(1, 200, 7):
+        tensor = in_numpy_memory(np.zeros(size, "float32"))
+        assert np.from_dlpack(tensor).ctypes.data % ALIGNED == 0
+
+
+def test_an_array_that_is_not_contiguous_is_copied_in_order():
+    array = np.arange(12, dtype="int32").reshape(3, 4).T
+    assert (in_numpy_memory(array).numpy() == array).all()
+
+
+# --- threads --------------------------------------------------------------------------------------
 
 ASK = "import chapters.kit, tvm; print(tvm.runtime.num_threads())"
 
