@@ -2,7 +2,7 @@
 
 In Relax a tensor is a value: `y = permute_dims(x)` is another tensor than x, and an update of y in place must not
 change x. But some operators need no kernel. TVM lowers a transpose that moves no element to x itself, and a reshape to
-a view of x. The update of y then writes into x; tests/kit/test_copy_operands_before_in_place.py shows it.
+a view of x. The update of y then writes into x; docs/upstream/update_in_place_reaches_the_operand.py shows it.
 """
 
 from __future__ import annotations

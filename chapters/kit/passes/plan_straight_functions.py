@@ -1,7 +1,8 @@
 """TVM's StaticPlanBlockMemory, for functions without a branch.
 
 In this release the planner may give a tensor made after an `if` a storage that only one branch allocates. If the other
-branch runs, that storage does not exist and the process dies; tests/kit/test_plan_straight_functions.py shows it.
+branch runs, that storage does not exist and the process dies, as docs/upstream/planner_shares_storage_of_a_branch.py
+shows.
 """
 
 from __future__ import annotations
