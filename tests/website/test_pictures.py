@@ -1,11 +1,12 @@
 """The pictures that a reader steps through: what they are drawn from, what they show, and how a browser moves them.
 
-What each picture says and draws at each step is in the kept output of its page. Here are the numbers behind it, and how
-stepper.js moves: in a browser as in `Panel.html`.
+What each picture says and draws at each step is in the kept output of its page, of which all but <span …> is compared.
+Here are the numbers behind it, what spans show, and how stepper.js moves: in a browser as in `Panel.html`.
 """
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -14,10 +15,12 @@ import tvm
 from tvm import relax, s_tir
 from tvm.target import Target
 
+from chapters.ch07_when_fusion_is_sound.side_by_side import Verdict
 from chapters.ch08_gpu_targets import registers, tile_sizes
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
 from chapters.kit.bench.results import load
+from chapters.kit.cases.hard_cases import CASES
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.cases.row_sums import row_sums
@@ -25,7 +28,7 @@ from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.accumulators import counts, example_arrays, with_accumulator
 from chapters.kit.draw.cache_lines import cache_lines, fetches
 from chapters.kit.draw.epilogue_places import Epilogue, curves
-from chapters.kit.draw.loop_visits import visited
+from chapters.kit.draw.loop_visits import visited, visits
 from chapters.kit.draw.read_order import ReadOrder
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing, table_row
 from chapters.kit.draw.trace_stores import execute
@@ -41,6 +44,7 @@ from chapters.kit.gpu.warp_access import bytes_moved, conflicts
 from chapters.kit.measure.storage_lives import lives
 from chapters.kit.passes.planned_storage import evaluate, lower, read_plan
 from chapters.kit.quantized.block_picture import halves
+from docs.pages.verdict_grid import VerdictGrid
 from solutions.ch02_attach_metadata.attach_support_info import (
     AttachMemoryPlanAttr,
     AttachVariableBounds,
@@ -291,6 +295,11 @@ def test_each_stage_computes_the_sums(stages):
         assert np.array_equal(found, array.sum(axis=1))
 
 
+def test_loops_show_their_values(stages):
+    (panel,) = visits({"reorder": stages["reorder"]}).panels
+    assert re.findall(r'class="vi-value"[^>]*>([^<]*)<', panel.html(15)) == ["= 0", "= 2", "= 2"]
+
+
 # --- storages over time ---------------------------------------------------------------------------
 
 TWO_SIZES = relax_module("""
@@ -402,6 +411,16 @@ def test_a_column_fetches_each_line_again_unless_the_cache_holds_a_line_per_row(
     assert order == [down, 16]
 
 
+def test_the_strip_shows_what_the_cache_holds():
+    (panel,) = cache_lines([DOWN, ALONG]).panels
+    sides = panel.html(6).split('class="acc-side"')[1:]
+    marks = [
+        [side.count(f'<span data-mark="{m}" class="cl-line"') for m in ("new", "held")]
+        for side in sides
+    ]
+    assert marks == [[1, 3], [0, 2]]
+
+
 def test_a_row_that_ends_inside_a_line_is_refused():
     with pytest.raises(ValueError, match="no multiple of 4"):
         cache_lines([ReadOrder("odd", "w", (2, 6), tuple(range(12)))])
@@ -495,3 +514,14 @@ def test_the_other_points_stay_and_their_words_do_not(opened):
     panel = page.locator(".stepper-panel >> nth=0")
     assert panel.locator(".rf-point").evaluate_all(shown) == len(layers)
     assert panel.locator(".strong").evaluate_all(shown) == 1
+
+
+# --- the grid of verdicts -------------------------------------------------------------------------
+
+
+def test_a_tile_says_its_program_and_both_verdicts():
+    grid = VerdictGrid([Verdict("a plain bias", "right", "right", "init: an addend")], CASES)
+    ((label, title),) = re.findall(
+        r'role="img" aria-label="([^"]*)" title="([^"]*)"', grid._repr_html_()
+    )
+    assert label == title == "a plain bias: built-in right, ours right (init)"
