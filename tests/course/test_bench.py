@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.ch03_transpose_matmul import bench as of_the_pass
-from chapters.ch05_schedules_and_their_limits import bench as of_the_schedules
 from chapters.ch09_the_compiler import bench_epilogues
 from chapters.child import MOST_PRINTED
 from chapters.kit.bench import cpu_bounds, matmul_peers, results, timing
@@ -157,14 +155,6 @@ def test_results_files_hold_what_they_were_made_with(tmp_path):
     for fact in ("device", "date", "command", "apache-tvm"):
         assert str(back.get(fact, back["versions"].get(fact))) in results.made_with(back)
     assert results.load("other", tmp_path) is None
-
-
-def test_a_page_without_results_says_how_to_get_them(tmp_path, monkeypatch):
-    for bench, command in ((of_the_pass, "bench 3"), (of_the_schedules, "bench 5")):
-        monkeypatch.setattr(bench, "load", lambda name: results.load(name, tmp_path))
-        for name in bench.TABLES:
-            shown = bench.show_results(name)
-            assert command in str(shown) and command in shown._repr_html_()
 
 
 def test_a_peer_with_wrong_numbers_is_refused():
