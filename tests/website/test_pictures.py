@@ -41,7 +41,9 @@ from chapters.kit.gpu.warp_access import bytes_moved, conflicts
 from chapters.kit.measure.storage_lives import lives
 from chapters.kit.passes.planned_storage import lower, read_plan
 from chapters.kit.quantized.block_picture import halves
+from docs.pages import front
 from docs.pages.verdict_grid import VerdictGrid
+from solutions.ch00_first_module.first_module import from_script
 from solutions.ch02_attach_metadata.attach_support_info import (
     AttachMemoryPlanAttr,
     AttachVariableBounds,
@@ -199,6 +201,17 @@ def test_a_browser_shows_each_step_as_it_is_computed(opened, picture):
             shown = page.locator(".stepper-panel").nth(number)
             assert said(page) == panel.says[step]
             assert shown.evaluate(same, panel.html(step)), (panel.name, step)
+
+
+def test_the_film_of_the_front_page_steps_from_frame_to_frame(opened):
+    film = front.film("A film", front.frames(from_script()))
+    page = opened(film)
+    frames = page.query_selector_all(".film > div")
+    for wanted in (0, 1):
+        assert [n for n, frame in enumerate(frames) if frame.is_visible()] == [wanted]
+        page.get_by_label("A film: Step on").click()
+    plain = opened(film, java_script_enabled=False).query_selector_all(".film > div")
+    assert len(plain) == len(film.panels[0].says) and all(one.is_visible() for one in plain)
 
 
 # --- two accumulators -----------------------------------------------------------------------------
