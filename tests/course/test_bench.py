@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.ch03_transpose_matmul import bench as of_the_pass
-from chapters.ch05_schedules_and_their_limits import bench as of_the_schedules
 from chapters.ch09_the_compiler import bench_epilogues
 from chapters.child import MOST_PRINTED
 from chapters.kit.bench import cpu_bounds, matmul_peers, results, timing
@@ -27,7 +25,7 @@ from chapters.kit.bench.cpu_bounds import (
 )
 from chapters.kit.bench.numpy_memory import in_numpy_memory
 from chapters.kit.bench.timing import MissingPeer, Peer, PeerFailed, compare
-from chapters.kit.cases.linear_layer import linear_layer
+from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.draw.read_order import read_order
 from chapters.kit.draw.table import duration
 from chapters.kit.machine import llvm_host
@@ -159,22 +157,6 @@ def test_results_files_hold_what_they_were_made_with(tmp_path):
     assert results.load("other", tmp_path) is None
 
 
-def test_a_page_without_results_says_how_to_get_them(tmp_path, monkeypatch):
-    for bench, command in ((of_the_pass, "bench 3"), (of_the_schedules, "bench 5")):
-        monkeypatch.setattr(bench, "load", lambda name: results.load(name, tmp_path))
-        for name in bench.TABLES:
-            shown = bench.show_results(name)
-            assert command in str(shown) and command in shown._repr_html_()
-
-
-def test_tables_are_made_of_what_was_measured():
-    kernels = {"ours": 1e-3, "NumPy": 3e-3, "read w": 0.5e-3, "multiply-add": 1e-3}
-    table = of_the_schedules.kernel_table({"n": 64, "k": 64, "threads": {"1": {"16": kernels}}})
-    assert "3.00×" in str(table) and "50% of reading w" in str(table)
-    alone = {"n": 64, "k": 64, "rows": {"1": {"transposed": 0.3, "fused": 0.1}}}
-    assert "3.0×" in str(of_the_pass.pass_table(alone))
-
-
 def test_a_peer_with_wrong_numbers_is_refused():
     x, w = matmul_peers.numbers(5, 8, 16, seed=1)
     right = x @ w.T
@@ -221,17 +203,9 @@ def test_the_tile_alone_does_the_work_it_says(vectors, columns, threads):
     assert 0.99 * MULTIPLY_ADDS < done <= MULTIPLY_ADDS
 
 
-def test_read_order_is_that_of_the_loops():
-    from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
-
-    layer = linear_layer(1, 3, 4)
-    kernel = FuseTransposeMatmul()(layer)["NT_matmul"]
-    assert read_order(kernel, "w", "fused").reads == tuple(range(12))
-    unfused = tvm.relax.transform.LegalizeOps()(layer)["matmul"]
-    expected = tuple(k * 3 + j for j in range(3) for k in range(4))
-    assert read_order(unfused, "lv", "unfused").reads == expected
+def test_a_buffer_that_no_block_reads_has_no_order():
     with pytest.raises(ValueError, match="No block"):
-        read_order(kernel, "nothing", "none")
+        read_order(matmul_bias(2, 2, 3), "nothing", "none")
 
 
 def test_a_learners_measurements_leave_the_tracked_results_alone(course):

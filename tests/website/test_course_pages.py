@@ -1,4 +1,4 @@
-"""The site's pages compute the right facts from the chapters: map, schedule, notes for teachers, the fresh copy."""
+"""The site's pages compute the right facts from the chapters: schedule, goals, the fresh copy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import pytest
 
 from chapters.kit.draw.table import Html, Table
-from chapters.runner.catalogue import mistakes
 from chapters.runner.course import CourseError, chapters
 from chapters.runner.fresh_copy import FreshCopy
 from chapters.runner.learner_file import stub_text
@@ -39,13 +38,6 @@ def test_every_lesson_states_goals():
         goals = course_map.goals_of(chapter)
         assert len(goals) >= 2, f"{chapter.lesson} has no list under a heading with “able to”"
         assert not any("\n" in goal for goal in goals)
-
-
-def test_mistakes_are_the_catalogued_ones_in_order():
-    found = [row[0] for row in course_map.mistakes().rows]
-    assert found == [m.exercise for c in chapters() for m in mistakes(c)]
-    order = [e.id for c in chapters() for e in c.exercises]
-    assert found == sorted(found, key=order.index)
 
 
 def test_markdown_in_notes_becomes_html():

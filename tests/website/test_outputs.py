@@ -55,60 +55,44 @@ def test_code_with_fences_gets_a_longer_fence():
 # --- running blocks -------------------------------------------------------------------------------
 
 
-def test_blocks_share_names_and_show_what_they_print_and_their_last_value(run_blocks):
-    blocks = ('x = 20\nprint("printed", x)', "x + 1", "None")
-    first, second, third = run("\n".join(f"```python run\n{code}\n```" for code in blocks))
-    assert (first, second, third) == ([{"printed": "printed 20"}], [{"text": "21"}], [])
-    html = [run_blocks.output_html(output) for output in (first, second, third)]
-    assert "run-output" in html[0] and "value" in html[1] and html[2] == ""
-
-
-def test_what_is_printed_and_what_is_shown_keep_their_order():
-    (output,) = run(
-        """
-```python run
-from chapters.kit.draw.display import display
-print("one")
-display("two")
-print("three")
-"four"
-```"""
-    )
-    one, two = {"printed": "one"}, {"text": "'two'"}
-    assert output == [one, two, {"printed": "three"}, {"text": "'four'"}]
-
-
-def test_a_value_with_html_is_shown_as_it_is_and_text_is_escaped(run_blocks):
-    first, second = run(
-        """
-```python run
-class Shown:
-    def _repr_html_(self):
-        return "<style data-course>b{}</style><b>bold</b>"
-Shown()
-```
-```python run hide
-print("\\x1b[31m<red>\\x1b[0m")
-```"""
-    )
-    assert first == [{"html": "<b>bold</b>"}]
-    assert "<code>&lt;red&gt;</code>" in run_blocks.output_html(second)
-    assert "tabindex" not in run_blocks.output_html(second), "no stop of the Tab key by itself"
-
-
-def test_tvmscript_in_two_blocks_with_one_name_is_read_from_each():
-    block = """
-```python run
+MODULE = """
 from tvm.script import ir as I, relax as R
 @I.ir_module
 class Module:
     @R.function
     def main(x: R.Tensor((2,), "float32")) -> R.Tensor((2,), "float32"):
         return R.exp(x)
-"exp" in Module.script()
-```"""
-    results = run(block + block.replace("exp", "tanh"))
-    assert results == [[{"text": "True"}], [{"text": "True"}]]
+"exp" in Module.script()"""
+# what each block of a page runs, and what it shows
+BLOCKS = {
+    'x = 20\nprint("printed", x)': [{"printed": "printed 20"}],
+    "x + 1": [{"text": "21"}],
+    "None": [],
+    'from chapters.kit.draw.display import display\nprint("one")\ndisplay("two")\nprint("three")\n"four"': [
+        {"printed": "one"},
+        {"text": "'two'"},
+        {"printed": "three"},
+        {"text": "'four'"},
+    ],
+    MODULE: [{"text": "True"}],
+    MODULE.replace("exp", "tanh"): [{"text": "True"}],
+    'class Shown:\n    def _repr_html_(self): return "<style data-course>b{}</style><b>bold</b>"\nShown()': [
+        {"html": "<b>bold</b>"}
+    ],
+    'print("\\x1b[31m<red>\\x1b[0m")': [{"printed": "<red>"}],
+}
+
+
+def test_blocks_share_names_and_show_what_they_print_and_their_values_in_order(run_blocks):
+    text = "".join(f"```python run\n{code}\n```\n" for code in BLOCKS)
+    *found, error, after = run(
+        f"{text}```python run raises=LookupError\n{{}}['key']\n```\n```python run\n5\n```"
+    )
+    assert found == list(BLOCKS.values()) and after == [{"text": "5"}]
+    html = [run_blocks.output_html(output) for output in (*found, error)]
+    assert "run-output" in html[0] and "value" in html[1] and html[2] == ""
+    assert "<code>&lt;red&gt;</code>" in html[7] and "KeyError: 'key'" in html[8]
+    assert "tabindex" not in html[7], "no stop of the Tab key by itself"
 
 
 def test_a_failing_block_names_the_page_the_line_and_the_error():
@@ -118,12 +102,6 @@ def test_a_failing_block_names_the_page_the_line_and_the_error():
     assert str(caught.value) == f"docs/page.md, line 6, in the block `x = 1`: {said}"
     with pytest.raises(PageError, match=r"docs/page.md, line 3, in the block `x = 1`: SyntaxError"):
         run("```python run\nx = 1\nx = = 2\n```")
-
-
-def test_an_expected_error_is_shown_and_later_blocks_still_run(run_blocks):
-    first, second = run('```python run raises=LookupError\n{}["key"]\n```\n```python run\n5\n```')
-    assert "KeyError: 'key'" in run_blocks.output_html(first)
-    assert second == [{"text": "5"}]
 
 
 def test_an_expected_error_must_occur_and_be_the_one_named():
@@ -269,15 +247,6 @@ def test_a_damaged_kept_output_is_stale_and_named(course, capsys, text):
     )
 
 
-def test_what_serving_remembers_is_not_a_tracked_file(course):
-    blocks = _blocks("1")
-    shown = outputs.PageOutput([[]], "", [])
-    outputs.remember("chapters/ch00_x/lesson.md", blocks, shown, outputs.CACHE)
-    assert outputs.valid("chapters/ch00_x/lesson.md", blocks) == shown
-    assert not list(outputs.KEPT.iterdir())
-    assert (outputs.CACHE / "ch00_x_lesson.json").exists()
-
-
 def test_a_page_depends_on_every_file_that_was_read_for_it():
     """Imports of imports, data files, and what its own child processes read; not on other pages."""
     code = (
@@ -363,6 +332,8 @@ def test_a_build_puts_each_output_beneath_its_block(run_blocks, course, monkeypa
     monkeypatch.setattr(outputs, "run", lambda blocks, where: shown)
     assert "<code>shown</code>" in built(run_blocks, course)[1]
     assert json.loads((outputs.CACHE / "page.json").read_text())["outputs"]
+    monkeypatch.setattr(outputs, "run", None)
+    assert "<code>shown</code>" in built(run_blocks, course)[1], "it is remembered"
 
 
 def test_a_package_that_is_not_installed_stops_only_a_strict_build(

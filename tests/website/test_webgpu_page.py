@@ -1,4 +1,4 @@
-"""The page that runs a kernel in the browser: its facts are TVM's, and in Chromium its verdicts are right.
+"""The page that runs a kernel in the browser: in Chromium its verdicts are right. Its facts are in its kept output.
 
 Chromium brings a WebGPU device in software, so no GPU is needed; without Chromium or Playwright the tests of the script
 are skipped.
@@ -35,36 +35,10 @@ HEAD = (
 # --- what the page is given --------------------------------------------------------------------
 
 
-def test_every_text_is_another_and_begins_as_tvm_wrote_it():
-    for kernel in description()["kernels"]:
-        assert len(set(kernel["texts"])) == len(FAULTS) == len(description()["faults"])
-        whole = kernel["texts"][0]
-        assert whole.count("workgroupBarrier();") == 10 and f"fn {kernel['entry']}(" in whole
-        for text in kernel["texts"][1:]:
-            lines = whole.splitlines()
-            assert all(line in lines for line in text.splitlines()) and len(text) < len(whole)
-
-
-def test_arguments_are_bound_as_the_text_declares_them():
-    for kernel in description()["kernels"]:
-        declared = re.findall(r"@binding\((\d)\) var<storage, (\w+)> (\w+)_ptr", kernel["texts"][0])
-        bound = [(str(n), b["writable"], b["name"]) for n, b in enumerate(kernel["buffers"])]
-        assert bound == [(n, mode == "read_write", name) for n, mode, name in declared]
-        for launch, rows in zip(kernel["launches"], ROWS, strict=True):
-            assert launch == {"rows": rows, "grid": [rows, 1, 1], "scalars": [rows, rows - 1]}
-
-
 def test_a_fault_that_finds_no_place_is_an_error():
     for fault in FAULTS[1:]:
         with pytest.raises(ValueError, match="no match"):
             fault.change("fn main_kernel() {\n}\n")
-
-
-def test_the_page_holds_its_facts_and_reads_without_a_script():
-    text = BrowserKernel()._repr_html_()
-    facts = re.search(r'id="webgpu-facts">(.*?)</script>', text, re.DOTALL)[1]
-    assert json.loads(facts) == json.loads(json.dumps(description()))
-    assert "fn main_kernel(" in text.split("<script")[0] and "JavaScript" in text
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS)), ids=lambda n: FAULTS[n].title)
