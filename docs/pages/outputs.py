@@ -57,7 +57,7 @@ OPTIONAL = {
 }  # what pages may import -> the extra that installs it
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _STYLE = re.compile(r"<style data-course>.*?</style>", re.DOTALL)  # the site has it in one file
-_COLOUR = re.compile(r"</?span[^>]*>")
+_COLOUR = re.compile(r'<span(?: class="\w{1,3}")?>([^<]*)</span>')  # as Pygments writes it
 _PAGE_FOLDER = re.compile(r"/\S*/page-\w+/")  # where the code of a page lies while it runs
 _CACHED_CODE = re.compile(r"__pycache__/(\w+)\.[\w.-]+\.pyc$")
 _NOT_READ_FOR_A_PAGE = ("docs/outputs/", ".", "site/")
@@ -357,7 +357,7 @@ def _comparable(block: Block, output: Output) -> list[str]:
         for kind, value in part.items():
             text = "\n".join(value["lines"]) if kind == "error" else value
             if kind == "html":  # which colours code has, and how it is escaped, is up to Pygments
-                text = html.unescape(_COLOUR.sub("", text)).replace("><", ">\n<")
+                text = html.unescape(_COLOUR.sub(r"\1", text)).replace("><", ">\n<")
             lines += [f"{kind}: {line}" for line in text.split("\n")]
     if block.mark == "measured":  # the numbers, and what follows from how wide they are
         lines = [re.sub(r"\d[\d.,]*(?:e-?\d+)?", "#", line) for line in lines]

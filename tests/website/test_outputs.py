@@ -282,6 +282,20 @@ def test_an_output_that_was_made_from_other_code_is_stale(course):
     assert "no output is kept" in outputs.differences("docs/other.md", _blocks("2"), [[]])
 
 
+def test_a_mark_of_a_picture_is_compared_and_the_colour_of_code_is_not(course):
+    blocks = _blocks("1")
+    kept = outputs.PageOutput(
+        [[{"html": '<span class="k">if</span> <span data-at="3">x</span>'}]], "", []
+    )
+    outputs.remember("docs/page.md", blocks, kept, outputs.KEPT)
+
+    def said(html: str) -> str:
+        return outputs.differences("docs/page.md", blocks, [[{"html": html}]])
+
+    assert not said('<span class="nb">if</span> <span data-at="3">x</span>')
+    assert "data-at" in said('<span class="k">if</span> <span data-at="4">x</span>')
+
+
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_page_whose_package_is_not_installed_says_how_to_get_it(
     course, monkeypatch, capsys, is_kept
