@@ -19,7 +19,6 @@ from tvm.target import Target
 from tvm.target.codegen import llvm_cpu_has_features, llvm_get_system_cpu
 
 from chapters.ch06_reduction_epilogue.checks import in_shared_loops
-from chapters.ch07_when_fusion_is_sound import side_by_side
 from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.ir.parse_alone import from_source
@@ -465,24 +464,3 @@ def test_threads_that_share_a_sum_cannot_start_from_a_bias():
     sch.fuse_reduction_epilogue("matmul", "bias")
     with pytest.raises(ValueError, match="No matched reducer"):
         tvm.compile(sch.mod, target=Target({"kind": "cuda", "arch": "sm_80"}))
-
-
-# --- mistakes of this release after a last step, which the docstring lists -------------------------
-
-
-def test_pad_einsum_still_pads_the_sums_alone():
-    sch = s_tir.Schedule(CASES["relu"].func)
-    fuse_epilogue(sch, "matmul", "bias")
-    sch.pad_einsum("matmul", [8, 8, 8])
-    (bias,) = [block for block in blocks(sch) if block.name_hint == "bias"]
-    mended = "mended: drop it from the docstring, the lesson and the page on soundness"
-    assert int(bias.iter_vars[0].dom.extent) == 6, mended
-    assert int(sch.get(sch.get_loops("bias")[0]).extent) == 8, mended
-
-
-def test_vectorize_around_whole_sums_is_still_wrong():
-    case = CASES["relu"]
-    sch = s_tir.Schedule(case.func)
-    fuse_epilogue(sch, "matmul", "bias")
-    sch.vectorize(sch.get_loops("matmul")[1])
-    assert side_by_side.outcome(case, sch.mod) == "wrong", "mended: drop it from the docstring"

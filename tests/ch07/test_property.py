@@ -66,7 +66,7 @@ class _Careful:
 
     `reverse_compute_at` moves a block past one that reads its result. A buffer that lives inside a vectorized loop gets
     one element for all lanes. Once a loop of symbolic extent is split twice, the size of a buffer inside overflows,
-    and nothing compiles. tests/ch07/test_soundness.py shows them, and notices when they are mended.
+    and nothing compiles. docs/upstream shows the first two, and tests/ch07/test_soundness.py the third.
     """
 
     def __init__(self, sch: s_tir.Schedule):

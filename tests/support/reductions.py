@@ -159,7 +159,7 @@ class Layout:
     """Where a buffer keeps the element of a point: `shape`, and `at(values)`, which takes one text per spatial axis.
 
     A point in tiles is never counted backwards: this release compiles `(3 - i) // 2` beside `(3 - i) % 2` wrongly, as
-    tests/ch06/test_upstream.py shows.
+    docs/upstream/index_counted_backwards.py shows.
     """
 
     shape: list[str]
