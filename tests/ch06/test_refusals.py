@@ -1,4 +1,4 @@
-"""Programs that the primitive must refuse although no check of chapter 6 asks for it, one per danger.
+"""Programs that the primitive must refuse although no check of chapter 6 and no random program asks for it.
 
 On each of these programs, starting the sum from the bias would be wrong or could not be proved right, and each must be
 left exactly as it was.
@@ -12,7 +12,6 @@ from tvm import s_tir, tirx
 
 from chapters.ch06_reduction_epilogue.checks import nest, other, program
 from chapters.kit.ir.parse_alone import from_source
-from chapters.kit.ir.tensor_ir import with_fields
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 
 
@@ -33,13 +32,6 @@ def rewritten(old: str, new: str) -> tirx.PrimFunc:
     return from_source(text.replace(old, new))
 
 
-def epilogue_first() -> tirx.PrimFunc:
-    func = program()
-    root = func.body.block
-    swapped = with_fields(root, body=tirx.SeqStmt(list(reversed(root.body.seq))))
-    return func.with_body(s_tir.SBlockRealize([], True, swapped))
-
-
 TOUCHES = """T.reads({reads})
         T.writes(E[vi, vj])
         E = T.call_extern("int32", "touch", {pointer})"""
@@ -50,52 +42,31 @@ for i, j in T.grid(4, 5):
             vi, vj = T.axis.remap("SS", [i, j])
             D[vi, vj] = temp[vi, vj] + C[vi, vj]
 """
-LOOP_VARIABLES = """
-for i, j in T.grid(4, 5):
-    with T.sblock("bias"):
-        D[i, j] = temp[i, j] + C[i, j]
-"""
 SECOND_NAME = """T.reads(temp[vi, vj], C[vi, vj])
         T.writes(D[vi, 0:5])
         row = T.match_buffer(D[vi, 0:5], (5,), "int32", offset_factor=1)
         row[vj] = temp + C"""
 SHARED_AND_PRIVATE = """temp = T.sblock_alloc_buffer((4, 5), "int32", scope="shared")
     copy = T.sblock_alloc_buffer((4, 5), "int32", scope="local")"""
-HALF = """vi = T.axis.spatial(4, i)
-        vj = T.axis.spatial(5, j)"""
 OPAQUE = """vi = T.axis.spatial(4, i)
         vj = T.axis.opaque(5, j)"""
 # what stands in the way: a program, and words of the refusal
 CASES = {
-    "the init is not 0": (program(init="1"), "its init is not 0"),
     "the init is a bias already": (program(init="C"), "its init is not 0"),
     "the init sets another element": (
         rewritten("temp[vi, vj] = 0", "temp[3 - vi, vj] = 0"),
         "another element",
     ),
-    "a Horner step": (program(step="temp * 2 + A"), "does not add"),
-    "a saturating step": (program(step="T.min(temp + A, 9)"), "does not add"),
-    "a product": (program(step="temp * A", init="1"), "init"),
-    "a step that subtracts from x": (program(step="A - temp"), "does not add"),
     "a step that reads another element": (
         program(step="temp[vi, (vj + 1) % 5] + A"),
         "does not add",
     ),
-    "the output is written twice": (program("D[vi, 0] = temp + C"), "two of its points"),
     "the output is chosen by data": (program("D[J[vi], vj] = temp + C"), "two of its points"),
-    "the output is its own bias": (program("D = temp + D"), "may be written before it"),
-    "the output is one of its addends": (program("D = C + (temp + D)"), "may be written before it"),
-    "an epilogue in place": (program("temp = temp + C"), "more than once"),
-    "an epilogue that covers half": (
-        program("D = temp + C", axes=HALF, loops="2, 5"),
-        "each point",
-    ),
     "an epilogue with a predicate": (
         program(nest("T.where(i < 2)\n        D = temp + C")),
         "each point",
     ),
     "an epilogue under a condition": (program(UNDER_A_CONDITION), "something other than loops"),
-    "loop variables for axes": (program(LOOP_VARIABLES), "other indices"),
     "an epilogue with an opaque axis": (program("D = temp + C", axes=OPAQUE), "not all spatial"),
     "a call between the two": (
         program(between='T.evaluate(T.call_extern("int32", "touch", D.data))'),
@@ -111,10 +82,6 @@ CASES = {
             between=other(TOUCHES.format(reads="", pointer="p")),
         ),
         "may be written before it",
-    ),
-    "an output with strides": (
-        rewritten('D: T.Buffer((4, 5), "int32")', 'D: T.Buffer((4, 5), "int32", strides=(0, 1))'),
-        "strides",
     ),
     "a declaration that hides the sum": (
         rewritten("T.writes(temp[vi, vj])", "T.writes(E[vi, vj])"),
@@ -132,7 +99,6 @@ CASES = {
         program(before="alias = T.decl_buffer((20,), 'int32', data=D.data)"),
         "second name",
     ),
-    "the epilogue first": (epilogue_first(), "stands before"),
     "partial sums in private memory": (
         program(
             "copy[vi, vj] = temp + C",
@@ -150,29 +116,19 @@ def test_refuses(case):
     refused(s_tir.Schedule(func), words)
 
 
-def test_refuses_the_same_block_twice_and_blocks_of_two_scopes():
+def test_refuses_blocks_of_two_scopes_the_root_and_an_unknown_name():
     sch = s_tir.Schedule(program())
-    with pytest.raises(s_tir.ScheduleError, match="not another block"):
-        fuse_reduction_epilogue(sch, "matmul", "matmul")
     sch.blockize(sch.get_loops("bias")[1])
     refused(sch, "not another block of the scope")
-
-
-def test_refuses_to_fuse_twice_and_the_root():
-    sch = s_tir.Schedule(program(after=nest("E = D + C", name="more")))
-    fuse_reduction_epilogue(sch, "matmul", "bias")
-    with pytest.raises(s_tir.ScheduleError, match="its init is not 0"):
-        fuse_reduction_epilogue(sch, "matmul", "more")
-    with pytest.raises(s_tir.ScheduleError, match="root of its function"):
-        fuse_reduction_epilogue(sch, "root", "more")
-
-
-def test_an_unknown_name_is_refused_by_the_schedule():
-    sch = s_tir.Schedule(program())
-    before = sch.mod
-    with pytest.raises(s_tir.ScheduleError, match="nothing"):
-        fuse_reduction_epilogue(sch, "matmul", "nothing")
-    assert sch.mod.same_as(before)
+    for names, words in (
+        (("matmul", "matmul"), "not another block"),
+        (("root", "bias"), "root of its function"),
+        (("matmul", "nothing"), "nothing"),
+    ):
+        before = sch.mod
+        with pytest.raises(s_tir.ScheduleError, match=words):
+            fuse_reduction_epilogue(sch, *names)
+        assert sch.mod.same_as(before)
 
 
 def test_fuses_what_is_computed_for_the_gpu():
