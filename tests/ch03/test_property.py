@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -225,14 +224,20 @@ def run(mod: tvm.IRModule, name: str, arrays: list[np.ndarray]) -> list[np.ndarr
     return add_norm.run(relax.transform.LambdaLift()(mod), arrays, name)
 
 
-def on_each_module(part: int, act: Callable[[Draw], None]) -> None:
-    """Call `act` with the modules of one of PARTS."""
-    seed(part)(settings(SAME_EVERYWHERE, max_examples=50)(given(CHOICES.map(Draw))(act)))()
-
-
 @pytest.mark.parametrize("part", PARTS)
 def test_drawn_modules(part):
-    on_each_module(part, check)
+    """The draws cover what they claim: most run and fire; each dtype, and both outcomes, are drawn often."""
+    draws: list[Draw] = []
+
+    def act(draw: Draw) -> None:
+        draws.append(draw)
+        check(draw)
+
+    seed(part)(settings(SAME_EVERYWHERE, max_examples=50)(given(CHOICES.map(Draw))(act)))()
+    assert sum(d.runs for d in draws) > len(draws) / 2
+    assert sum(d.fused > 0 for d in draws) > len(draws) / 2
+    assert sum(d.left["matmul"] > 0 for d in draws) > len(draws) / 5
+    assert {(d.dtype, d.out_dtype) for d in draws} == set(DTYPES)
 
 
 def check(draw: Draw) -> None:
@@ -255,14 +260,3 @@ def check(draw: Draw) -> None:
             near = TOLERANCE.get(yours.dtype.name, 0)
             yours = yours.astype("float64")
             np.testing.assert_allclose(yours, expected.array, near, near, err_msg=str(number))
-
-
-def test_the_draws_cover_what_they_claim():
-    """Most modules run and fire; each dtype, and both outcomes, are drawn often."""
-    draws: list[Draw] = []
-    for part in PARTS:
-        on_each_module(part, lambda draw: draws.append(draw))
-    assert sum(d.runs for d in draws) > len(draws) / 2
-    assert sum(d.fused > 0 for d in draws) > len(draws) / 2
-    assert sum(d.left["matmul"] > 0 for d in draws) > len(draws) / 5
-    assert set(Counter((d.dtype, d.out_dtype) for d in draws)) == set(DTYPES)
