@@ -1,4 +1,4 @@
-"""Programs that the primitive must refuse although no check of chapter 6 and no random program asks for it.
+"""Programs that the primitive must refuse although no check of chapter 6 asks for it, and random programs rarely do.
 
 On each of these programs, starting the sum from the bias would be wrong or could not be proved right, and each must be
 left exactly as it was.
@@ -57,6 +57,8 @@ CASES = {
         rewritten("temp[vi, vj] = 0", "temp[3 - vi, vj] = 0"),
         "another element",
     ),
+    "a step that subtracts from x": (program(step="A - temp"), "does not add"),
+    "a step that uses the sum twice": (program(step="temp + A * temp"), "does not add"),
     "a step that reads another element": (
         program(step="temp[vi, (vj + 1) % 5] + A"),
         "does not add",
