@@ -212,7 +212,9 @@ def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
 
 def fuse(mod: IRModule, fires: Fires) -> IRModule:
     """Return `mod` with each pair that `fires` accepts replaced by a kernel. `mod` itself does not change."""
-    grouped = group(own_transposes(mod, fires), fires)
+    owned = own_transposes(mod, fires)
+    owned = own_transposes(owned, fires)  # of what is left: an update that nobody read is gone
+    grouped = group(owned, fires)
     old = {gvar.name_hint for gvar in mod.get_global_vars()}
     functions = {gvar.name_hint: func for gvar, func in grouped.functions_items()}
     composites = {name: func for name, func in functions.items() if name not in old}

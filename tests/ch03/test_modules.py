@@ -41,6 +41,7 @@ RUNS = {
     "tuple": [((X, W), XW)],
     "empty_sum": [((_array(4, 0), _array(16, 0)), np.zeros((4, 16)))],
     "equal_sizes": [((X, W), XW)],
+    "unread_update": [((X, W), 2 * XW + _product(X, abs(W)))],
     **dict.fromkeys(("match_cast", "part_of_a_size", "closure"), ()),
 }
 # each headed by its name, the number of kernels that the pass makes of it, and what is special about it
@@ -70,6 +71,19 @@ def main(x: (4, 8), w: (16, 8)):
         return b
 
     out: R.Tensor((4, 16), "float32") = inner(x)
+    return out
+
+## unread_update, 2: what an update writes before a matmul is never read, and another operator reads the transpose too
+{DOUBLE}
+def main(x: (4, 8), w: (16, 8)):
+    with R.dataflow():
+        a = R.matmul(x, R.permute_dims(w))
+        wt = R.permute_dims(w)
+        other = R.negative(w)
+        unread = R.call_tir_inplace(cls.double, (other,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32"))
+        b = R.matmul(x, wt)
+        out = R.add(R.add(a, b), R.matmul(x, R.abs(wt)))
+        R.output(out)
     return out
 
 ## match_cast, 0: a match_cast between the two checks a shape at run time; the pass does not look through it
