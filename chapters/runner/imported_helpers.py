@@ -39,9 +39,8 @@ class LearnersFiles:
         self._answers = {chapter.stub for chapter in chapters()}
         self._before = set(sys.modules)  # what this process itself needs
         self._seen: dict[Path, str] = {}  # digests when they were seen first
-        self._learners: dict[
-            str, Path | None
-        ] = {}  # of each file asked about: its path, if it is the learner's
+        # by a module's file: its path if it is the learner's, else None
+        self._learners: dict[str, Path | None] = {}
 
     def forget(self) -> None:
         """Let the next import of each execute it again; other chapters' answers stay, because the course holds them."""

@@ -487,7 +487,7 @@ def test_the_terms_of_a_row_are_reduced_by_vectors(said, name):
 @pytest.mark.parametrize(
     "text",
     [
-        "def main(x: (5, 'n')): out = R.nn.softmax(x)",  # nobody knows whether vectors divide the row
+        "def main(x: (5, 'n')): out = R.nn.softmax(x)",  # vectors may not divide the row
         "def main(x: (5, 48)): out = R.mean(x, axis=[0])",  # the terms of a column are far apart
         "def main(x: (5, 48)): out = R.variance(x, axis=[-1])",
         "def main(x: (5, 48)): out = R.argmax(x, axis=1)",
