@@ -329,34 +329,6 @@ def bars(
     return Figure(Bars(heading, drawn).figure(), title, caption, table, claim)
 
 
-def steps(
-    taken: Mapping[str, Mapping[str, float]],
-    operations: float,
-    title: str,
-    limit: tuple[float, str] | None = None,
-    claim: str = "",
-) -> Figure:
-    """Bars of operations per second. limit: a speed to compare with and its name.
-
-    taken: for a kernel after each step of its schedule, the median and, if they were kept, the quartiles "low" and
-    "high" of its seconds.
-    """
-    entries, rows, before = [], [], None
-    for name, seconds in taken.items():
-        rate, time = operations / seconds["median"], si(seconds["median"], "s")
-        entries.append(Bar(name, rate, si(rate, "FLOP/s"), ours=True))
-        if "low" in seconds:
-            time += f" ({si(seconds['low'], 's')} to {si(seconds['high'], 's')})"
-        gain = f"{before / seconds['median']:.2f}×" if before else "–"
-        share = f"{rate / limit[0]:.0%}" if limit else "–"
-        rows.append((name, time, si(rate, "FLOP/s"), gain, share))
-        before = seconds["median"]
-    of_limit = f"of {limit[1]}" if limit else "of the limit"
-    table = Table(("step", "time", "speed", "times the one before", of_limit), rows)
-    caption = "A bar ends at the median. The table has the middle half of the rounds in brackets."
-    return bars(entries, "FLOP/s, more is better", title, caption, table, limit, claim)
-
-
 def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> Figure:
     """Operations per second over arithmetic intensity, beneath a machine's two ceilings. ValueError without a point."""
     if not points:

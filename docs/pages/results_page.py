@@ -9,8 +9,7 @@ from chapters.kit.bench import peak
 from chapters.kit.bench.results import Several, SourcedTable, load, not_yet
 from chapters.kit.draw.table import Table, si
 from chapters.runner.course import chapter
-from docs.pages.cpu_results import PLOTS
-from docs.pages.gpu_results import SHOWN
+from docs.pages import cpu_results, gpu_results
 from docs.pages.plots import Folded
 
 # what the columns of a chapter's tables mean, where their names do not say it
@@ -51,12 +50,13 @@ def of_chapter(number: int) -> Several | SourcedTable:
     if not tables:
         return not_yet(number)
     charts: list = []
-    for name, plot in PLOTS.items():
+    for name, plot in {**cpu_results.PLOTS, **gpu_results.PLOTS}.items():
         results = load(name)
         if results is not None and name.startswith(f"ch{number:02}_"):
-            where = (
-                f"Measured {results['date']} on {results['cores']} cores of an {results['device']}."
-            )
+            machine = f"{results['cores']} cores of an {results['device']}"
+            if name in gpu_results.PLOTS:
+                machine = f"one {results['gpu']}"
+            where = f"Measured {results['date']} on {machine}."
             charts += [replace(drawn, measured=where) for drawn in plot(results["measured"])]
     words = [SourcedTable(None, COLUMNS[number])] if number in COLUMNS else []
     return Several([*charts, Folded(f"All tables of bench {number}", [*words, *tables])])
@@ -65,10 +65,7 @@ def of_chapter(number: int) -> Several | SourcedTable:
 def _tables(number: int) -> list:
     bench = importlib.import_module(f"chapters.{chapter(number).slug}.bench")
     if hasattr(bench, "TABLES"):
-        return [
-            draw_results(name) if name in SHOWN else bench.show_results(name)
-            for name in bench.TABLES
-        ]
+        return [bench.show_results(name) for name in bench.TABLES]
     return [bench.show_results()]
 
 
@@ -76,15 +73,10 @@ def _empty(part: object) -> bool:
     return isinstance(part, SourcedTable) and part.table is None and "Not yet" in part.source
 
 
-def draw_results(name: str):
-    """The measurements of a GPU called `name`: "roofline", or the plots and tables of one results file."""
-    return SHOWN[name]()
-
-
 def machines() -> Table:
     """The machines of the results files, and how fast one core of each can multiply and add."""
     peaks, files = peaks_by_device(), {}
-    for name in PLOTS:
+    for name in cpu_results.PLOTS:
         if found := load(name):
             files.setdefault((found["device"], found["cores"]), []).append(name)
     rows = []
