@@ -13,11 +13,11 @@ from chapters.runner import catalogue
 from chapters.runner.course import Chapter, chapter, chapters
 
 
-def chapter_link(number: int) -> Html:
+def link_chapter(number: int, words: str = "") -> Html:
     """A link to chapter `number` from a page beside the site's index. CourseError if it does not exist."""
     home = chapter(number)
-    title = html.escape(home.title)
-    return Html(f'<a href="chapters/{home.slug}/index.html">{number} · {title}</a>')
+    words = html.escape(words or f"{number} · {home.title}")
+    return Html(f'<a href="chapters/{home.slug}/index.html">{words}</a>')
 
 
 def hours(minutes: int) -> str:
@@ -46,7 +46,7 @@ def schedule(path: str = "all") -> Table:
         if not together:
             continue
         times = (str(c.reading[path]), str(together - c.reading[path]), str(together))
-        rows.append((chapter_link(c.number), *times, f"{hours(at)} to {hours(at + together)}"))
+        rows.append((link_chapter(c.number), *times, f"{hours(at)} to {hours(at + together)}"))
         at += together
     header = ("Chapter", "Reading and lab", "Exercises", "Together", "From the start")
     return Table(header, tuple(rows))
@@ -71,7 +71,7 @@ def exercises_on(path: str) -> Table:
             for e in c.exercises_on(path)
         ]
         if links:
-            rows.append((chapter_link(c.number), Html("<br>".join(links))))
+            rows.append((link_chapter(c.number), Html("<br>".join(links))))
     return Table(("Chapter", "Exercises"), tuple(rows))
 
 
@@ -90,7 +90,7 @@ def goals() -> Table:
     rows = []
     for c in chapters():
         items = "".join(f"<li>{inline(goal)}</li>" for goal in goals_of(c))
-        rows.append((chapter_link(c.number), Html(f"<ul>{items}</ul>")))
+        rows.append((link_chapter(c.number), Html(f"<ul>{items}</ul>")))
     return Table(("Chapter", "After it a learner can"), tuple(rows))
 
 

@@ -38,7 +38,9 @@ def with_exercises(markdown: str, chapter) -> str:
         added = []  # a capstone has an empty file, and no hints
         if exercise.kind != "capstone":
             added = [*_start(exercise, code[exercise.id]), *_hints(chapter, exercise)]
-        lines[end:end] = ["", *added, "", *_solution(exercise), ""]
+        solution = f"[the solution of {exercise.id}](solution.md#{exercise.anchor})"
+        when = f"When the check passes, compare with {solution}."
+        lines[end:end] = ["", *added, "", when, "{ .exercise-solution }", ""]
         lines[number : number + 1] = [
             f"{lines[number].rstrip()} {{ #{exercise.anchor} .exercise }}",
             "",
@@ -106,13 +108,6 @@ def _start(exercise, code: str) -> list[str]:
         f'{mark} abstract start "In your file"',
         "",
         *(f"    {line}".rstrip() for line in block),
-    ]
-
-
-def _solution(exercise) -> list[str]:
-    return [
-        f"When the check passes, compare with [the solution of {exercise.id}](solution.md#{exercise.anchor}).",
-        "{ .exercise-solution }",
     ]
 
 

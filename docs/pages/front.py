@@ -24,6 +24,7 @@ from docs.pages.course_map import (
     hours,
     hours_of,
     inline,
+    link_chapter,
     without_capstones,
 )
 
@@ -111,7 +112,7 @@ def chat_bars() -> Bars:
         f"The model alone, without choosing a token. Both round activations to 8 bits; with float32 activations ours "
         f"makes {1 / exact:.0f}. You write the passes that fuse the unpacking of the weights into the products, and "
         "the loop that multiplies them; the weights' layout and the work of threads come with the course. "
-        f"{chapter_reference(11, 'How it was measured')}"
+        f"{link_chapter(11, 'How it was measured')}."
     )
     return Bars("Tokens per second, more is better", rows, Html(note))
 
@@ -130,7 +131,7 @@ def decode_bars() -> Bars:
     note = (
         f"One token through the decoder “{html.escape(name)}” in float32, {measured['threads']} threads, "
         f"{html.escape(results['device'])}. TVM’s default has no schedules for a CPU, so its bar says as much about "
-        f"its defaults as about our passes. {chapter_reference(9, 'How it was measured')}"
+        f"its defaults as about our passes. {link_chapter(9, 'How it was measured')}."
     )
     return Bars("Time of one decode step (one token), less is better", rows, Html(note))
 
@@ -156,7 +157,7 @@ def chapter_cards() -> Part:
 
 
 def _card(one: Chapter, path: str) -> str:
-    link = f'<a href="chapters/{one.slug}/index.html">{one.number} · {html.escape(one.title)}</a>'
+    link = link_chapter(one.number)
     goal = inline(goals_of(one)[0].rstrip(";.,"))
     gpu = "" if one.gpu == "no" else f" · GPU {one.gpu}"
     exercises = f" · {count_noun(len(one.exercises_on(path)), 'exercise')}"
@@ -168,15 +169,11 @@ def first_exercise() -> Part:
     """Where a reader begins after the setup."""
     home = chapters()[0]
     one = home.exercises[0]
-    link = f'<a href="chapters/{home.slug}/index.html">chapter {home.number}</a>'
+    link = link_chapter(home.number, f"chapter {home.number}")
     return Part(
         f"<p>Then open {link}. Its first exercise, “{html.escape(one.title)}”, takes about {one.minutes} minutes, and "
         f"<code>python -m chapters check {one.id}</code> says whether it is right.</p>"
     )
-
-
-def chapter_reference(number: int, words: str) -> str:
-    return f'<a href="chapters/{chapter(number).slug}/index.html">{words}</a>.'
 
 
 # --- a graph that becomes one kernel, step by step ------------------------------------------------

@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass
 
 from chapters.kit.ir.ir_diff import Listing, listing
-from docs.pages.course_map import chapter_link
+from docs.pages.course_map import link_chapter
 
 LINES = 6  # more would be an example, and the chapters have those
 WIDTH = 88  # characters that fit in a page's column
@@ -32,7 +32,7 @@ class Entry:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        taught = f"<p><small>Taught in chapter {chapter_link(self.chapter)}.</small></p>"
+        taught = f"<p><small>Taught in chapter {link_chapter(self.chapter)}.</small></p>"
         return Listing(self.text)._repr_html_() + taught
 
 

@@ -2,10 +2,10 @@
 
     python -m tests.course.canary [TESTS …]
 
-The environment gets the newest TVM and tvm-ffi, and the course's other dependencies as pyproject.toml asks for them. In
-it `doctor` says what is installed, a probe whether tensorize works, and pytest runs TESTS: if none are named, the checks
-on the reference, and the scripts of docs/upstream, of which a test fails if its fault is mended. The exit code is
-pytest's, or pip's if the newest releases cannot be installed.
+The environment gets the newest TVM and tvm-ffi, and the course's other dependencies as pyproject.toml asks for them.
+There `doctor` says what is installed, a probe says whether tensorize works, and pytest runs TESTS: if none are named,
+the checks on the reference, and the scripts of docs/upstream, of which a test fails if its fault is mended. The exit
+code is pytest's, or pip's if the newest releases cannot be installed.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ def test_schedule_is_without_gaps():
 
 
 def test_a_link_is_made_only_to_a_chapter_that_exists():
-    assert f"chapters/{chapters()[0].slug}/index.html" in course_map.chapter_link(0)
+    assert f"chapters/{chapters()[0].slug}/index.html" in course_map.link_chapter(0)
     with pytest.raises(CourseError, match="no chapter '99'"):
-        course_map.chapter_link(99)
+        course_map.link_chapter(99)
 
 
 def test_text_of_a_table_has_no_tags():
