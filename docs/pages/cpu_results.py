@@ -24,21 +24,21 @@ def _import_of_chapter(number: int, module: str = "bench"):
     return importlib.import_module(f"chapters.{chapter(number).slug}.{module}")
 
 
-def _best_baseline(seconds: Mapping[str, float]) -> str:
+def _find_best_baseline(seconds: Mapping[str, float]) -> str:
     """The fastest of those that do the same work as we do, and are not this course."""
     return min((n for n in seconds if not n.startswith(OURS) and n not in BOUNDS), key=seconds.get)
 
 
-def _speedup(seconds: Mapping[str, float]) -> float:
+def _compute_speedup(seconds: Mapping[str, float]) -> float:
     """The time of the best baseline over ours."""
     ours = next(seconds[name] for name in OURS if name in seconds)
-    return seconds[_best_baseline(seconds)] / ours
+    return seconds[_find_best_baseline(seconds)] / ours
 
 
 # --- chapters 3 and 5: the product ----------------------------------------------------------------
 
 
-def pass_gain(measured: dict) -> list[plots.Figure]:
+def draw_pass_gain(measured: dict) -> list[plots.Figure]:
     """ch03_pass: the time with a transpose and of the fused kernel, neither with a schedule."""
     entries, gains = [], []
     words = {"transposed": "TVM, transpose and matmul", "fused": "this course, fused"}
@@ -51,10 +51,10 @@ def pass_gain(measured: dict) -> list[plots.Figure]:
     title = f"x @ w.T for w of ({measured['n']}, {measured['k']}), before and after the pass"
     caption = "Neither side has a schedule (loops tiled, vectorized, parallel): chapter 5 adds it."
     table = _import_of_chapter(3).pass_table(measured)
-    return [plots.bars(entries, "less is better", title, caption, table, claim=claim)]
+    return [plots.draw_bars(entries, "less is better", title, caption, table, claim=claim)]
 
 
-def matmul_speed(measured: dict) -> list[plots.Figure]:
+def draw_matmul_speeds(measured: dict) -> list[plots.Figure]:
     """ch05_kernels: operations per second over the rows of x, one figure for each number of threads."""
     return [
         _draw_matmul_speed(measured["n"], measured["k"], int(threads), by_rows)
@@ -74,14 +74,14 @@ def _draw_matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -
         (r, *(si(speeds[s][int(r)], "FLOP/s") if int(r) in speeds[s] else "–" for s in names))
         for r in by_rows
     ]
-    ratios = {int(rows): _speedup(seconds) for rows, seconds in by_rows.items()}
+    ratios = {int(rows): _compute_speedup(seconds) for rows, seconds in by_rows.items()}
     best, worst = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
     where = count_noun(threads, "thread")
     claim = (
         f"On {where} our kernel is {ratios[best]:.3g} times as fast as the better library at "
         f"{count_noun(best, 'row')}, and {ratios[worst]:.3g} times at {count_noun(worst, 'row')}."
     )
-    return plots.lines(
+    return plots.draw_lines(
         {name: list(found.items()) for name, found in speeds.items()},
         ("rows of x", "operations per second"),
         f"x @ w.T for w of ({n}, {k}) in float32 on {where}",
@@ -94,7 +94,7 @@ def _draw_matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -
     )
 
 
-def decode_gain(measured: dict) -> list[plots.Figure]:
+def draw_decode_gain(measured: dict) -> list[plots.Figure]:
     """ch05_decode: one decode step as exported, with chapter 3's pass, and with the schedules."""
     words = {
         "as exported": "TVM, as exported",
@@ -110,7 +110,7 @@ def decode_gain(measured: dict) -> list[plots.Figure]:
     title = "One token through a small decoder of two layers, 1 thread"
     caption = "TVM has no schedule for a CPU, so “as exported” runs plain loops."
     table = _import_of_chapter(5).decode_table(measured)
-    return [plots.bars(entries, "less is better", title, caption, table, claim=claim)]
+    return [plots.draw_bars(entries, "less is better", title, caption, table, claim=claim)]
 
 
 # --- chapter 4: add and RMSNorm -------------------------------------------------------------------
@@ -121,26 +121,28 @@ YARDSTICK = (
 )
 
 
-def norm_bandwidth(measured: dict) -> list[plots.Figure]:
+def draw_norm_bandwidth(measured: dict) -> list[plots.Figure]:
     """ch04_cpu: bytes per second over size, one figure for each dtype, at the largest number of threads."""
     bench = _import_of_chapter(4)
     threads = max(measured, key=int)
-    by_dtype: dict[str, list[plots.Size]] = {}
+    by_dtype: dict[str, list[plots.InputSize]] = {}
     for case, seconds in measured[threads].items():
         dtype, shape = case.split(" ", 1)
         moved = bench.bytes_counted(tuple(int(n) for n in shape.strip("(,)").split(",")), dtype)
-        by_dtype.setdefault(dtype, []).append(plots.Size(shape, moved, _with_copy(seconds)))
+        by_dtype.setdefault(dtype, []).append(plots.InputSize(shape, moved, _add_copy(seconds)))
     figures = []
     for dtype, cases in by_dtype.items():
         title = f"Add and RMSNorm in {dtype} on {count_noun(int(threads), 'thread')} of a CPU"
-        figures.append(plots.bandwidth(cases, None, title, YARDSTICK, _norm_claim(dtype, cases)))
+        figures.append(
+            plots.draw_bandwidth(cases, None, title, YARDSTICK, _describe_norms(dtype, cases))
+        )
     return figures
 
 
-def _norm_claim(dtype: str, cases: list[plots.Size]) -> str:
+def _describe_norms(dtype: str, cases: list[plots.InputSize]) -> str:
     """The largest case, whose tensors come from memory; and the one that does worst beside the copy."""
     largest = max(cases, key=lambda case: case.bytes)
-    seconds, best = largest.seconds, _best_baseline(largest.seconds)
+    seconds, best = largest.seconds, _find_best_baseline(largest.seconds)
     worst = max(cases, key=lambda case: case.seconds["ours"] / case.seconds["copy"])
     behind = worst.seconds["ours"] / worst.seconds["copy"]
     return (
@@ -150,7 +152,7 @@ def _norm_claim(dtype: str, cases: list[plots.Size]) -> str:
     )
 
 
-def _with_copy(seconds: dict[str, float]) -> dict[str, float]:
+def _add_copy(seconds: dict[str, float]) -> dict[str, float]:
     """`seconds` with the bound under the name "copy": the faster of two ways to copy as many bytes."""
     bounds = ("plain stores", "streaming stores")
     others = {name: time for name, time in seconds.items() if name not in bounds}
@@ -160,7 +162,7 @@ def _with_copy(seconds: dict[str, float]) -> dict[str, float]:
 # --- chapter 6: sums that start from the bias -----------------------------------------------------
 
 
-def bias_speedup(measured: dict) -> list[plots.Figure]:
+def draw_bias_speedups(measured: dict) -> list[plots.Figure]:
     """ch06_int8: for each unit the speedup over a separate bias pass; then the speed beside PyTorch's."""
     table = _import_of_chapter(6).speedups(measured)
     lines = [row[1:6] for row in table.rows if row[0] == measured["m"]]
@@ -169,7 +171,7 @@ def bias_speedup(measured: dict) -> list[plots.Figure]:
         _draw_bias_speedup(unit, [line for line in lines if line[1] == unit], table)
         for unit in units
     ]
-    return figures + _beside_torch(measured)
+    return figures + _draw_beside_torch(measured)
 
 
 def _draw_bias_speedup(unit: str, lines: list[tuple], table: Table) -> plots.Figure:
@@ -190,10 +192,10 @@ def _draw_bias_speedup(unit: str, lines: list[tuple], table: Table) -> plots.Fig
     level = 1, "a separate bias pass"
     labels = "K, the length of a sum", "times as fast"
     present = {name: points for name, points in series.items() if points}
-    return plots.lines(present, labels, title, caption, table, claim, level)
+    return plots.draw_lines(present, labels, title, caption, table, claim, level)
 
 
-def _beside_torch(measured: dict) -> list[plots.Figure]:
+def _draw_beside_torch(measured: dict) -> list[plots.Figure]:
     """Operations per second of the tiles and of PyTorch, over the length of the sums; nothing without AMX."""
     size, steps = 2 * measured["m"] * measured["n"], measured["steps"]
     names = {"AMX, fused": "ours"} | {n: n for n in ("PyTorch", "PyTorch, packed ahead")}
@@ -217,13 +219,13 @@ def _beside_torch(measured: dict) -> list[plots.Figure]:
         ("K, the length of a sum", "operations per second"),
         _import_of_chapter(6).beside_torch(measured),
     )
-    return [plots.lines(series, labels, title, caption, table, claim, unit="")]
+    return [plots.draw_lines(series, labels, title, caption, table, claim, unit="")]
 
 
 # --- chapter 9: the whole compiler ----------------------------------------------------------------
 
 
-def decode_speed(measured: dict) -> list[plots.Figure]:
+def draw_decode_speeds(measured: dict) -> list[plots.Figure]:
     """ch09_decoder: decode steps per second by compiler, one figure for each decoder."""
     return [_draw_decode_speed(name, one["seconds"]) for name, one in measured.items()]
 
@@ -233,13 +235,15 @@ def _draw_decode_speed(decoder: str, seconds: dict[str, float]) -> plots.Figure:
         {key.removesuffix(end): seconds[key] for key in seconds if key.endswith(end)}
         for end in (" decode", " prefill")
     )
-    entries = [Bar(name, 1 / time, _three_digits(1 / time)) for name, time in times.items()]
+    entries = [Bar(name, 1 / time, _format_three_digits(1 / time)) for name, time in times.items()]
     rows = [
-        (display_name(name), si(time, "s"), _three_digits(1 / time)) for name, time in times.items()
+        (display_name(name), si(time, "s"), _format_three_digits(1 / time))
+        for name, time in times.items()
     ]
+    next_best, at_prefill = (display_name(_find_best_baseline(one)) for one in (times, prefills))
     claim = (
-        f"Our decode step is {_speedup(times):.3g} times as fast as that of {display_name(_best_baseline(times))}, the "
-        f"next best; our prefill {_speedup(prefills):.3g} times as fast as {display_name(_best_baseline(prefills))}'s."
+        f"Our decode step is {_compute_speedup(times):.3g} times as fast as that of {next_best}, the next best; our "
+        f"prefill {_compute_speedup(prefills):.3g} times as fast as {at_prefill}'s."
     )
     title = f"One token through the decoder “{decoder}”"
     caption = (
@@ -248,15 +252,15 @@ def _draw_decode_speed(decoder: str, seconds: dict[str, float]) -> plots.Figure:
     )
     table = Table(("compiled by", "a decode step", "steps per second"), rows)
     words = "decode steps per second, more is better"
-    return plots.bars(entries, words, title, caption, table, claim=claim)
+    return plots.draw_bars(entries, words, title, caption, table, claim=claim)
 
 
-def _three_digits(number: float) -> str:
+def _format_three_digits(number: float) -> str:
     """Three digits, without an exponent: 7,950 and 2.91."""
     return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def epilogue_times(measured: dict) -> list[plots.Figure]:
+def draw_epilogue_times(measured: dict) -> list[plots.Figure]:
     """ch09_epilogues: how many times our time torch.compile takes, for each epilogue, over the rows."""
     by_rows = {int(rows): seconds for rows, seconds in measured["rows"].items()}
     ours, theirs = "fusion_by_hand, ", "torch.compile, "
@@ -288,13 +292,13 @@ def epilogue_times(measured: dict) -> list[plots.Figure]:
     }
     level = 1, "torch.compile as fast as this course"
     labels = "rows", "torch.compile's time, in ours"
-    return [plots.lines(series, labels, title, caption, table, claim, level, filled=True)]
+    return [plots.draw_lines(series, labels, title, caption, table, claim, level, filled=True)]
 
 
 # --- chapter 11: a real model ---------------------------------------------------------------------
 
 
-def chat_speed(measured: dict) -> list[plots.Figure]:
+def draw_chat_speed(measured: dict) -> list[plots.Figure]:
     """ch11_chat: tokens per second of each runtime, decoding and reading a prompt; then the time to a first token."""
     threads, found = list(measured["threads"].items())[-1]
     where, tokens = count_noun(int(threads), "thread"), measured["prefill"]
@@ -308,8 +312,8 @@ def chat_speed(measured: dict) -> list[plots.Figure]:
         for function, count in (("decode", 1), ("prefill", tokens))
     )
     claim = (
-        f"Our decoder answers with {decode[bench.OURS]:,.0f} tokens per second; {_llama_rates(decode)}. Both round "
-        f"activations to 8 bits; with float32 activations ours makes {decode[bench.EXACT]:,.0f}."
+        f"Our decoder answers with {decode[bench.OURS]:,.0f} tokens per second; {_list_llama_rates(decode)}. Both "
+        f"round activations to 8 bits; with float32 activations ours makes {decode[bench.EXACT]:,.0f}."
     )
     title = f"SmolLM2-135M: one token after {measured['context']}, on {where}"
     caption = (
@@ -319,8 +323,8 @@ def chat_speed(measured: dict) -> list[plots.Figure]:
     limit = found["bandwidth"] / measured["bytes"][bench.OURS], "only reading the weights"
     figures = [_draw_token_rates(decode, 1, title, caption, claim, limit)]
     claim = (
-        f"Our decoder reads a prompt at {prefill[bench.OURS]:,.0f} tokens per second; {_llama_rates(prefill)}. With "
-        f"float32 activations ours makes {prefill[bench.EXACT]:,.0f}."
+        f"Our decoder reads a prompt at {prefill[bench.OURS]:,.0f} tokens per second; {_list_llama_rates(prefill)}. "
+        f"With float32 activations ours makes {prefill[bench.EXACT]:,.0f}."
     )
     title = f"SmolLM2-135M: a prompt of {tokens} tokens, on {where}"
     caption = "A prompt's tokens go through the model together, so arithmetic takes the time and not memory."
@@ -337,35 +341,35 @@ def _draw_token_rates(
     ]
     table = Table(("runtime", "time", "tokens per second"), rows)
     words = "tokens per second, more is better"
-    return plots.bars(entries, words, title, caption, table, limit, claim)
+    return plots.draw_bars(entries, words, title, caption, table, limit, claim)
 
 
-def _llama_rates(rates: dict[str, float]) -> str:
+def _list_llama_rates(rates: dict[str, float]) -> str:
     """llama.cpp's rates in a sentence: "llama.cpp 110, llama.cpp with Q4_0 weights 120"."""
     llama = {name: rate for name, rate in rates.items() if name.startswith("llama.cpp")}
-    return ", ".join(f"{_with_format(name)} {rate:,.0f}" for name, rate in llama.items())
+    return ", ".join(f"{_describe_runtime(name)} {rate:,.0f}" for name, rate in llama.items())
 
 
-def _with_format(name: str) -> str:
+def _describe_runtime(name: str) -> str:
     """The name of a runtime in a sentence: "llama.cpp with Q4_0 weights"."""
     runtime, _, weights = name.partition(", ")
     return f"{runtime} with {weights} weights" if weights else runtime
 
 
 def _draw_first_token(seconds: dict[str, float]) -> plots.Figure:
-    best = _best_baseline(seconds)
+    best = _find_best_baseline(seconds)
     entries = [Bar(name, time, duration(time)) for name, time in seconds.items()]
     claim = (
-        f"Our first token comes after {duration(seconds['fusion_by_hand'])}, that of {_with_format(best)} after "
+        f"Our first token comes after {duration(seconds['fusion_by_hand'])}, that of {_describe_runtime(best)} after "
         f"{duration(seconds[best])}."
     )
     title = "From the start of a process to the first token"
     caption = "Everything was read from disk before. Chapter 11 shows where our time goes."
     table = _import_of_chapter(11, "first_token").table_of(seconds)
-    return plots.bars(entries, "less is better", title, caption, table, claim=claim)
+    return plots.draw_bars(entries, "less is better", title, caption, table, claim=claim)
 
 
-def weight_bytes(measured: dict) -> list[plots.Figure]:
+def draw_weight_bytes(measured: dict) -> list[plots.Figure]:
     """ch11_perplexity: megabytes per token by the way the weights are stored; and what rounding them costs."""
     given = _import_of_chapter(11, "given")
     sizes = given.token_bytes(measured)
@@ -383,7 +387,7 @@ def weight_bytes(measured: dict) -> list[plots.Figure]:
     )
     words = "megabytes per token, less is better"
     return [
-        plots.bars(entries, words, title, caption, table, claim=claim),
+        plots.draw_bars(entries, words, title, caption, table, claim=claim),
         _draw_perplexity(measured["variants"]),
     ]
 
@@ -409,17 +413,17 @@ def _draw_perplexity(variants: dict[str, dict]) -> plots.Figure:
     rows = [(n, f"{one['perplexity']:.2f}", f"{worse[n]:+.1%}") for n, one in variants.items()]
     table = Table(("weights", "perplexity", f"over {name}"), rows)
     words = f"per cent above {whole['perplexity']:.1f}, less is better"
-    return plots.bars(entries, words, title, caption, table, claim=claim)
+    return plots.draw_bars(entries, words, title, caption, table, claim=claim)
 
 
 PLOTS = {
-    "ch03_pass": pass_gain,
-    "ch04_cpu": norm_bandwidth,
-    "ch05_kernels": matmul_speed,
-    "ch05_decode": decode_gain,
-    "ch06_int8": bias_speedup,
-    "ch09_decoder": decode_speed,
-    "ch09_epilogues": epilogue_times,
-    "ch11_chat": chat_speed,
-    "ch11_perplexity": weight_bytes,
+    "ch03_pass": draw_pass_gain,
+    "ch04_cpu": draw_norm_bandwidth,
+    "ch05_kernels": draw_matmul_speeds,
+    "ch05_decode": draw_decode_gain,
+    "ch06_int8": draw_bias_speedups,
+    "ch09_decoder": draw_decode_speeds,
+    "ch09_epilogues": draw_epilogue_times,
+    "ch11_chat": draw_chat_speed,
+    "ch11_perplexity": draw_weight_bytes,
 }

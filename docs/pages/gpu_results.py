@@ -13,7 +13,7 @@ from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
 from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, si
-from docs.pages.plots import Figure, Size, bandwidth, bars, roofline
+from docs.pages.plots import Figure, InputSize, draw_bandwidth, draw_bars, draw_roofline
 
 # the kernels of many rows that the charts show; the tables have the others
 FASTEST = ("wgmma", "mma.sync")
@@ -21,17 +21,18 @@ NEAR = 0.8  # a share of what the ceilings allow
 SIZES = "The names give rows of x × outputs × inputs. The table has all implementations."
 
 
-def _first_dtype(measured: dict) -> tuple[list[dict], str]:
+def _select_first_dtype(measured: dict) -> tuple[list[dict], str]:
     """The cases of the first dtype, and that dtype."""
     dtype = measured["cases"][0]["dtype"]
     return [case for case in measured["cases"] if case["dtype"] == dtype], dtype
 
 
-def norm_figures(measured: dict) -> list[Figure]:
+def draw_norms(measured: dict) -> list[Figure]:
     """ch08_norm and ch04_gpu: bytes per second of add and RMSNorm over size."""
-    cases, dtype = _first_dtype(measured)
+    cases, dtype = _select_first_dtype(measured)
     sizes = [
-        Size(tables.shape_text(c["shape"]), c["bytes"], tables.medians(c["seconds"])) for c in cases
+        InputSize(tables.shape_text(c["shape"]), c["bytes"], tables.medians(c["seconds"]))
+        for c in cases
     ]
     largest = max(cases, key=lambda case: case["bytes"])
     shares = {name: share for name, (_, share) in tables.shares_of_copy(largest).items()}
@@ -43,13 +44,13 @@ def norm_figures(measured: dict) -> list[Figure]:
         f"{_compare_with_others(cases, tables.NORM_OURS)}"
     )
     copy_rate = measured["ceilings"]["copy_rate"]
-    drawn = bandwidth(sizes, copy_rate, f"Add and RMSNorm in {dtype}", claim=claim)
+    drawn = draw_bandwidth(sizes, copy_rate, f"Add and RMSNorm in {dtype}", claim=claim)
     return [replace(drawn, table=tables.copy_table(cases))]
 
 
-def linear_figures(measured: dict) -> list[Figure]:
+def draw_linear(measured: dict) -> list[Figure]:
     """ch08_linear: layers of one row beside a copy, then layers of many rows beside PyTorch's linear."""
-    cases, dtype = _first_dtype(measured)
+    cases, dtype = _select_first_dtype(measured)
     one = [case for case in cases if "decode" in case["seconds"]]
     many = [case for case in cases if set(FASTEST) & set(case["seconds"])]
     figures = []
@@ -57,28 +58,30 @@ def linear_figures(measured: dict) -> list[Figure]:
         names = ("decode", tables.LINEAR)
         claim = (
             f"One row of x in {dtype}, as shares of the speed of a copy of as many bytes: "
-            f"{_shares(one, names, tables.COPY)}. {_compare_with_others(one, tables.LINEAR_OURS)}"
+            f"{_describe_shares(one, names, tables.COPY)}. {_compare_with_others(one, tables.LINEAR_OURS)}"
         )
-        drawn = _share_bars(one, names, tables.COPY)
+        drawn = _make_share_bars(one, names, tables.COPY)
         words, limit = (
             "per cent of the copy's speed, more is better",
             (100, "a copy of as many bytes"),
         )
         title = f"Linear layers of one row in {dtype}"
-        figures.append(bars(drawn, words, title, SIZES, tables.copy_table(one), limit, claim))
+        figures.append(draw_bars(drawn, words, title, SIZES, tables.copy_table(one), limit, claim))
     if many:
         claim = (
             f"Many rows of x in {dtype}, as shares of the speed of {tables.LINEAR}, which is cuBLAS: "
-            f"{_shares(many, FASTEST, tables.LINEAR)}. {_compare_with_others(many, tables.LINEAR_OURS)}"
+            f"{_describe_shares(many, FASTEST, tables.LINEAR)}. {_compare_with_others(many, tables.LINEAR_OURS)}"
         )
-        drawn = _share_bars(many, FASTEST, tables.LINEAR)
+        drawn = _make_share_bars(many, FASTEST, tables.LINEAR)
         words = f"per cent of the speed of {tables.LINEAR}, more is better"
         title, limit = f"Linear layers of many rows in {dtype}", (100, tables.LINEAR)
-        figures.append(bars(drawn, words, title, SIZES, tables.linear_table(many), limit, claim))
+        figures.append(
+            draw_bars(drawn, words, title, SIZES, tables.linear_table(many), limit, claim)
+        )
     return figures
 
 
-def _share_bars(cases: list[dict], names: Sequence[str], usual: str) -> list[Bar]:
+def _make_share_bars(cases: list[dict], names: Sequence[str], usual: str) -> list[Bar]:
     """A bar for each case and name: the per cent of the speed of `usual`."""
     found = []
     for case in cases:
@@ -90,7 +93,7 @@ def _share_bars(cases: list[dict], names: Sequence[str], usual: str) -> list[Bar
     return found
 
 
-def _shares(cases: list[dict], names: Sequence[str], usual: str) -> str:
+def _describe_shares(cases: list[dict], names: Sequence[str], usual: str) -> str:
     """Each name's least and largest share of the speed of `usual`, as in "wgmma 80% to 90%, mma.sync 50% to 60%"."""
     texts = []
     for name in names:
@@ -122,10 +125,10 @@ def _compare_with_others(cases: list[dict], ours: Sequence[str]) -> str:
     )
 
 
-def gelu_figures(measured: dict) -> list[Figure]:
+def draw_gelu(measured: dict) -> list[Figure]:
     """ch08_gelu: the time of each implementation of a linear layer and GELU, a figure for each case."""
     figures = []
-    cases, dtype = _first_dtype(measured)
+    cases, dtype = _select_first_dtype(measured)
     for case in cases:
         times = sorted(tables.medians(case["seconds"]).items(), key=lambda one: one[1])
         drawn = [
@@ -136,16 +139,20 @@ def gelu_figures(measured: dict) -> list[Figure]:
         title = f"Linear and GELU, {tables.layer_text(case)}, in {dtype}"
         caption = f"All but “{EAGER_GELU}” may use one kernel for both."
         table = tables.linear_table([case], EAGER_GELU)
-        figures.append(bars(drawn, "less is better", title, caption, table, claim=claim))
+        figures.append(draw_bars(drawn, "less is better", title, caption, table, claim=claim))
     return figures
 
 
-def step_figures(measured: dict) -> list[Figure]:
+def draw_schedule_steps(measured: dict) -> list[Figure]:
     """ch08_steps: the speed after each step of the schedule, beside PyTorch's linear."""
-    return [_draw_steps(case) for case in _first_dtype(measured)[0] if tables.steps_of(case)]
+    return [
+        _draw_steps_of_case(case)
+        for case in _select_first_dtype(measured)[0]
+        if tables.steps_of(case)
+    ]
 
 
-def _draw_steps(case: dict) -> Figure:
+def _draw_steps_of_case(case: dict) -> Figure:
     operations, library = case["operations"], case["seconds"][tables.LINEAR]["median"]
     entries, rows, before = [], [], None
     for name in tables.steps_of(case):
@@ -168,26 +175,26 @@ def _draw_steps(case: dict) -> Figure:
     header = ("step", "time", "speed", "times the one before", f"of {tables.LINEAR}")
     limit = operations / library, tables.LINEAR
     words = "FLOP/s, more is better"
-    return bars(entries, words, title, caption, Table(header, rows), limit, claim)
+    return draw_bars(entries, words, title, caption, Table(header, rows), limit, claim)
 
 
-def _roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figure:
+def _draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figure:
     shares = [point.share(ceilings) for point in points if point.group == "ours"]
     near = sum(share >= NEAR for share in shares)
     claim = (
         f"In {near} of {len(shares)} cases our fastest kernel reaches {NEAR:.0%} or more of the speed that memory and "
         "tensor cores allow."
     )
-    return replace(roofline(points, ceilings, machine), claim=claim)
+    return replace(draw_roofline(points, ceilings, machine), claim=claim)
 
 
 PLOTS = {
-    "ch04_gpu": norm_figures,
-    "ch08_norm": norm_figures,
-    "ch08_linear": linear_figures,
-    "ch08_gelu": gelu_figures,
+    "ch04_gpu": draw_norms,
+    "ch08_norm": draw_norms,
+    "ch08_linear": draw_linear,
+    "ch08_gelu": draw_gelu,
     "ch08_steps": lambda measured: [
-        *step_figures(measured),
-        tables.show_roofline(_roofline).parts[0],
+        *draw_schedule_steps(measured),
+        tables.show_roofline(_draw_roofline).parts[0],
     ],
 }

@@ -10,7 +10,7 @@ from chapters.kit.bench.results import Several, SourcedTable, load, not_yet
 from chapters.kit.draw.table import Table, si
 from chapters.runner.course import chapter
 from docs.pages import cpu_results, gpu_results
-from docs.pages.plots import Folded
+from docs.pages.plots import Details
 
 # what the columns of a chapter's tables mean, where their names do not say it
 COLUMNS = {
@@ -44,9 +44,9 @@ COLUMNS = {
 }
 
 
-def of_chapter(number: int) -> Several | SourcedTable:
+def show_chapter(number: int) -> Several | SourcedTable:
     """Everything that `bench <number>` measured: a chart for each claim, then all tables, folded; or a note."""
-    tables = [part for part in _tables(number) if not _empty(part)]
+    tables = [part for part in _show_tables(number) if not _is_empty(part)]
     if not tables:
         return not_yet(number)
     charts: list = []
@@ -59,23 +59,23 @@ def of_chapter(number: int) -> Several | SourcedTable:
             where = f"Measured {results['date']} on {machine}."
             charts += [replace(drawn, measured=where) for drawn in plot(results["measured"])]
     words = [SourcedTable(None, COLUMNS[number])] if number in COLUMNS else []
-    return Several([*charts, Folded(f"All tables of bench {number}", [*words, *tables])])
+    return Several([*charts, Details(f"All tables of bench {number}", [*words, *tables])])
 
 
-def _tables(number: int) -> list:
+def _show_tables(number: int) -> list:
     bench = importlib.import_module(f"chapters.{chapter(number).slug}.bench")
     if hasattr(bench, "TABLES"):
         return [bench.show_results(name) for name in bench.TABLES]
     return [bench.show_results()]
 
 
-def _empty(part: object) -> bool:
+def _is_empty(part: object) -> bool:
     return isinstance(part, SourcedTable) and part.table is None and "Not yet" in part.source
 
 
-def machines() -> Table:
+def list_machines() -> Table:
     """The machines of the results files, and how fast one core of each can multiply and add."""
-    peaks, files = peaks_by_device(), {}
+    peaks, files = find_peaks(), {}
     for name in cpu_results.PLOTS:
         if found := load(name):
             files.setdefault((found["device"], found["cores"]), []).append(name)
@@ -87,7 +87,7 @@ def machines() -> Table:
     return Table(("machine", "cores", "peak per core", "chapters"), rows)
 
 
-def peaks_by_device() -> dict[str, float]:
+def find_peaks() -> dict[str, float]:
     """device -> operations per second on float32 that one core reached in registers, in any results file."""
     found: dict[str, list[float]] = {}
     if alone := load(peak.NAME):

@@ -26,7 +26,7 @@ KINDS = {
 }
 
 
-def kind(name: str, verdict: str, builtin: bool) -> str:
+def classify_verdict(name: str, verdict: str, builtin: bool) -> str:
     """What a verdict counts as. name: the case; the built-in announces what it makes of those in DOCUMENTED."""
     if builtin and name in DOCUMENTED:
         return "documented"
@@ -46,7 +46,10 @@ class VerdictGrid:
 
     def kinds(self, builtin: bool) -> list[str]:
         """What each verdict of one primitive counts as, in order."""
-        return [kind(v.name, v.builtin if builtin else v.ours, builtin) for v in self.verdicts]
+        return [
+            classify_verdict(v.name, v.builtin if builtin else v.ours, builtin)
+            for v in self.verdicts
+        ]
 
     def __str__(self) -> str:
         lines = []

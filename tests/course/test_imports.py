@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chapters.runner.course import ROOT
-from docs.pages.blocks import blocks_of
+from docs.pages.blocks import read_blocks
 
 # A part may import the parts that are listed with it, and itself. A name ends in a dot if all beneath it is meant.
 LAYERS = {
@@ -96,7 +96,7 @@ def _files() -> Iterator[tuple[str, str]]:
         for path in sorted((ROOT / tree).rglob("*.py")):
             yield _module(path), path.read_text(encoding="utf-8")
     for path in [*(ROOT / "docs").glob("*.md"), *(ROOT / "chapters").glob("*/lesson.md")]:
-        blocks = blocks_of(path, path.name)
+        blocks = read_blocks(path, path.name)
         if blocks:
             yield _module(path), "\n".join(block.code for block in blocks)
 

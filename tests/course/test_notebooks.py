@@ -24,7 +24,7 @@ ADDRESS = "https://github.com/someone/some-course"
 
 
 def kept(lab: Path) -> str:
-    return outputs.kept_file(lab.relative_to(ROOT).as_posix()).read_text(encoding="utf-8")
+    return outputs.find_kept_file(lab.relative_to(ROOT).as_posix()).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("lab", LABS)
@@ -41,14 +41,14 @@ def test_each_kept_notebook_has_the_labs_cells_and_nothing_of_a_machine(lab):
 
 @pytest.mark.parametrize("lab", LABS)
 def test_each_offered_notebook_pins_the_courses_versions_and_brings_its_colours(lab):
-    book = nbformat.reads(notebook.offered(kept(lab), ADDRESS, "b{}"), as_version=4)
+    book = nbformat.reads(notebook.make_download(kept(lab), ADDRESS, "b{}"), as_version=4)
     nbformat.validate(book)
     assert repr(pins()) in book.cells[0].source and ADDRESS in book.cells[0].source
     assert texts_of(book).count("<style data-course>b{}</style>") == kept(lab).count('"text/html"')
 
 
 def offered(address: str | None = None):
-    text = notebook.offered(kept(chapters()[0].folder / "lab.py"), address, "")
+    text = notebook.make_download(kept(chapters()[0].folder / "lab.py"), address, "")
     return nbformat.reads(text, as_version=4)
 
 
@@ -90,13 +90,16 @@ def test_with_an_address_it_fetches_the_course(tmp_path):
 
 @pytest.mark.parametrize("address", [None, "", "https://example.org/course"])
 def test_without_an_address_that_colab_knows_there_is_no_badge(address):
-    links = notebook.links("ch00_x", address)
-    assert notebook.colab("ch00_x", address) is None
+    links = notebook.render_links("ch00_x", address)
+    assert notebook.make_colab_address("ch00_x", address) is None
     assert "Colab" not in links and "ch00_x_lab.ipynb" in links
 
 
 def test_colab_opens_the_notebook_of_the_branch():
     place = "github/someone/some-course/blob/notebooks/ch00_x_lab.ipynb"
     for address in (ADDRESS, ADDRESS + "/", ADDRESS + ".git"):
-        assert notebook.colab("ch00_x", address) == f"https://colab.research.google.com/{place}"
-    assert "Open in Colab" in notebook.links("ch00_x", ADDRESS)
+        assert (
+            notebook.make_colab_address("ch00_x", address)
+            == f"https://colab.research.google.com/{place}"
+        )
+    assert "Open in Colab" in notebook.render_links("ch00_x", ADDRESS)

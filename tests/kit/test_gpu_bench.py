@@ -299,7 +299,7 @@ def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, folder, monkeypatc
     assert set(gelu["seconds"]) | set(gelu["missing"]) == set(gelu_layers.IMPLEMENTATIONS)
     for name in bench.TABLES:
         assert "<table" in bench.show_results(name)._repr_html_()
-    assert "<table" in results_page.of_chapter(8)._repr_html_()
+    assert "<table" in results_page.show_chapter(8)._repr_html_()
 
 
 def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
@@ -309,7 +309,7 @@ def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
     assert measured["ceilings"]["copy_rate"] > 0 and len(measured["cases"]) == 1
     save_gpu("ch04_gpu", measured, 4, folder)
     assert "<table" in gpu_results.show_norms("ch04_gpu", chapter=4)._repr_html_()
-    assert "Add and RMSNorm of (64" in str(results_page.of_chapter(4))
+    assert "Add and RMSNorm of (64" in str(results_page.show_chapter(4))
 
 
 def test_cases_that_begin_too_late_are_named(cuda_stand_in, monkeypatch):
@@ -387,12 +387,12 @@ def test_a_lesson_without_results_says_how_to_get_them(folder, name):
 
 
 def test_without_results_the_page_has_one_line(folder):
-    told = str(results_page.of_chapter(8))
+    told = str(results_page.show_chapter(8))
     assert told.startswith("Not yet measured") and "bench 8" in told
 
 
 def test_with_results_the_page_shows_each_figure(written):
-    page = results_page.of_chapter(8)
+    page = results_page.show_chapter(8)
     assert "Not yet" not in str(page) and "in a graph" in str(page)
     figures = [part for part in page.parts if isinstance(part, Figure)]
     assert len(figures) == 5 and all(one.claim for one in figures)
@@ -414,7 +414,7 @@ def test_a_copy_is_a_bound_and_no_library():
         k=8,
         operations=128,
     )
-    (figure,) = gpu_page.linear_figures({"cases": [one_row]})
+    (figure,) = gpu_page.draw_linear({"cases": [one_row]})
     assert figure.claim == (
         "One row of x in float16, as shares of the speed of a copy of as many bytes: decode 80% to 80%, "
         "PyTorch's linear 50% to 50%. This course is the fastest in 1 of 1 cases; the best of the others takes 1.6 to "
@@ -435,7 +435,7 @@ def test_many_rows_are_compared_with_the_library():
         timed({gpu_results.LINEAR: 1.0, **ours}, **size)
         for ours, size in zip(times, sizes, strict=True)
     ]
-    (figure,) = gpu_page.linear_figures({"cases": cases})
+    (figure,) = gpu_page.draw_linear({"cases": cases})
     assert figure.claim == (
         "Many rows of x in float16, as shares of the speed of PyTorch's linear, which is cuBLAS: wgmma 10% to 125%, "
         "mma.sync 25% to 50%. This course is the fastest in 1 of 3 cases; the best of the others takes 0.1 to 1.25 "
@@ -447,14 +447,14 @@ def test_a_figure_shows_the_first_dtype_and_names_all_implementations():
     seconds = {"copy": 0.9, "wide_kernel": 1.0, "row_kernel": 3.0, "Triton": 1.5}
     norm = {**timed(seconds), "bytes": 8, "shape": [8, 8], "graph_seconds": {}}
     cases = [norm, {**norm, "dtype": "bfloat16"}]
-    (figure,) = gpu_page.norm_figures({"cases": cases, "ceilings": {"copy_rate": 10.0}})
+    (figure,) = gpu_page.draw_norms({"cases": cases, "ceilings": {"copy_rate": 10.0}})
     assert figure.claim == (
         "Add and RMSNorm of (8,\u00a08) in float16, as shares of the speed of a copy of as many bytes: "
         "wide_kernel 90%, Triton 60%, row_kernel 30%. This course is the fastest in 1 of 1 cases; the best of the "
         "others takes 1.5 to 1.5 times our time."
     )
     gelu = timed({gpu_gelu_bench.EAGER: 1.0, "wgmma": 1.05, "Triton": 2.0}, m=8, n=8, k=8)
-    (figure,) = gpu_page.gelu_figures({"cases": [gelu]})
+    (figure,) = gpu_page.draw_gelu({"cases": [gelu]})
     assert figure.claim == (
         "A linear layer and GELU in float16: PyTorch's linear, then gelu 1 s; wgmma 1.05 s; Triton 2 s."
     )

@@ -15,7 +15,7 @@ from docs.pages import course_map
 
 
 def test_schedule_is_without_gaps():
-    rows = course_map.schedule().rows
+    rows = course_map.list_schedule().rows
     spans = [row[4].split(" to ") for row in rows]
     assert spans[0][0] == "0:00"
     assert all(end == start for (_, end), (start, _) in itertools.pairwise(spans))
@@ -35,13 +35,13 @@ def test_text_of_a_table_has_no_tags():
 
 def test_every_lesson_states_goals():
     for chapter in chapters():
-        goals = course_map.goals_of(chapter)
+        goals = course_map.read_goals(chapter)
         assert len(goals) >= 2, f"{chapter.lesson} has no list under a heading with “able to”"
         assert not any("\n" in goal for goal in goals)
 
 
 def test_markdown_in_notes_becomes_html():
-    assert course_map.inline("*a* `x < y` [b](c.md)") == "<em>a</em> <code>x &lt; y</code> b"
+    assert course_map.render_inline("*a* `x < y` [b](c.md)") == "<em>a</em> <code>x &lt; y</code> b"
 
 
 def test_fresh_copy_is_as_at_the_start_and_apart():

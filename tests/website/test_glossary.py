@@ -7,7 +7,7 @@ import re
 import pytest
 
 from chapters.runner.course import ROOT, chapters
-from docs.pages.glossary_entry import WIDTH, Entry, cut, lines_with
+from docs.pages.glossary_entry import WIDTH, Entry, cut, find_lines
 
 PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 PARTS = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
@@ -40,12 +40,12 @@ def test_cut_takes_lines_and_the_margin_away():
 
 
 def test_lines_with_takes_the_lines_that_hold_a_word():
-    assert lines_with(LISTING, "f(", "g(") == "y = f(x)\nz = g(y)"
-    assert lines_with(LISTING, "f(", "g(", count=1) == "y = f(x)"
+    assert find_lines(LISTING, "f(", "g(") == "y = f(x)\nz = g(y)"
+    assert find_lines(LISTING, "f(", "g(", count=1) == "y = f(x)"
 
 
 def test_a_word_that_is_nowhere_is_an_error():
-    for find in (cut, lines_with):
+    for find in (cut, find_lines):
         with pytest.raises(ValueError, match="No line"):
             find(LISTING, "R.exp")
 

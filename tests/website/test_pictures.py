@@ -204,7 +204,7 @@ def test_a_browser_shows_each_step_as_it_is_computed(opened, picture):
 
 
 def test_the_film_of_the_front_page_steps_from_frame_to_frame(opened):
-    film = front.film("A film", front.frames(from_script()))
+    film = front.make_film("A film", front.draw_frames(from_script()))
     page = opened(film)
     frames = page.query_selector_all(".film > div")
     for wanted in (0, 1):

@@ -42,19 +42,19 @@ def test_a_roofline_gives_shares_of_what_the_ceilings_allow():
         Point("ours", "product", "large", operations=8e14, bytes=1e9, seconds=2.0),
         Point("library", "product", "large", operations=8e14, bytes=1e9, seconds=1.0),
     ]
-    figure = plots.roofline(points, CEILINGS, "a <made-up> machine")
+    figure = plots.draw_roofline(points, CEILINGS, "a <made-up> machine")
     shares = [row[2:] for row in figure.table.rows]
     assert shares == [("80%, norm", "–"), ("50%, product", "100%, product")]
     assert "<made-up> machine" in svg(figure).get("aria-label")
     assert CEILINGS.ridge == 200 and CEILINGS.floor(4e12, 8e14) == 1.0
     assert CEILINGS.floor(8e12, 8e14) == 2.0
     with pytest.raises(ValueError, match="no kernel"):
-        plots.roofline([], CEILINGS)
+        plots.draw_roofline([], CEILINGS)
 
 
 def test_two_sizes_close_together_have_labels_beside_them():
-    cases = [plots.Size(str(size), size, {"copy": 1.0}) for size in (134_000_000, 537_000_000)]
-    assert {"100 MB", "1 GB"} <= set(texts(plots.bandwidth(cases, None, "A title")))
+    cases = [plots.InputSize(str(size), size, {"copy": 1.0}) for size in (134_000_000, 537_000_000)]
+    assert {"100 MB", "1 GB"} <= set(texts(plots.draw_bandwidth(cases, None, "A title")))
 
 
 @pytest.mark.parametrize("paper", ["#fdfcfa", "#171a20"])
@@ -71,14 +71,16 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_a_contender_has_one_colour_on_all_plots_and_ours_is_nobody_elses():
+def test_a_baseline_has_one_colour_on_all_plots_and_ours_is_nobody_elses():
     assert (
-        plots.colour("ours", 3)
-        == plots.colour("fusion_by_hand, float32 activations", 0)
+        plots.choose_colour("ours", 3)
+        == plots.choose_colour("fusion_by_hand, float32 activations", 0)
         == plots.OURS
     )
-    assert plots.colour("Transformers, torch.compile", 1) == plots.colour("torch.compile", 5)
-    assert plots.OURS not in [plots.colour(f"step {n}", n) for n in range(20)]
+    assert plots.choose_colour("Transformers, torch.compile", 1) == plots.choose_colour(
+        "torch.compile", 5
+    )
+    assert plots.OURS not in [plots.choose_colour(f"step {n}", n) for n in range(20)]
 
 
 def test_every_bench_has_its_part_of_the_page_and_each_figure_says_something():
@@ -87,7 +89,7 @@ def test_every_bench_has_its_part_of_the_page_and_each_figure_says_something():
     for chapter in chapters():
         if (chapter.folder / "bench.py").exists():
             assert f"`python -m chapters bench {chapter.number}`" in text
-            part = results_page.of_chapter(chapter.number)
+            part = results_page.show_chapter(chapter.number)
             assert str(part).strip()
             for drawn in getattr(part, "parts", ()):
                 if not isinstance(drawn, plots.Figure):
@@ -105,10 +107,10 @@ def test_the_page_shows_tables_plots_and_what_is_missing(tmp_path, monkeypatch):
 
     for module in (results_page, bench):
         monkeypatch.setattr(module, "load", lambda name: results.load(name, tmp_path))
-    assert str(results_page.of_chapter(5)).count("Not yet measured") == 1
+    assert str(results_page.show_chapter(5)).count("Not yet measured") == 1
     seconds = {"ours": 1e-3, "NumPy": 2e-3, "read w": 5e-4, "multiply-add": 1e-3}
     measured = {"n": 64, "k": 64, "threads": {"1": {"1": seconds, "16": seconds}}}
     results.save("ch05_kernels", measured, "python -m chapters bench 5", tmp_path)
-    page = results_page.of_chapter(5)._repr_html_()
+    page = results_page.show_chapter(5)._repr_html_()
     assert page.count("<svg") == 1 and page.count("<table") == 2 and "bench 5" in page
     assert "Not yet" not in page

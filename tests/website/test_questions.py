@@ -9,7 +9,7 @@ import pytest
 
 from chapters.kit.quiz import Cards, Question
 from chapters.runner.course import chapters
-from docs.pages.blocks import blocks_of
+from docs.pages.blocks import read_blocks
 from tests.website.conftest import alone
 
 CHAPTERS = [
@@ -104,7 +104,7 @@ def test_the_answers_of_predictions_are_among_the_choices(chapter):
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_a_lesson_shows_its_predictions_and_its_quiz_as_cards(chapter):
     text = chapter.lesson.read_text(encoding="utf-8")
-    shown = [block for block in blocks_of(chapter.lesson, chapter.slug) if "Cards(" in block.code]
+    shown = [block for block in read_blocks(chapter.lesson, chapter.slug) if "Cards(" in block.code]
     sections = [
         re.findall(r"^## (.+)$", "\n".join(text.split("\n")[: b.line]), re.M)[-1] for b in shown
     ]

@@ -27,7 +27,7 @@ from chapters.kit.bench.gpu_results import least_bytes
 from chapters.kit.bench.results import FOLDER, load
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.gpu.gpus import BOARDS, Board
-from docs.pages.results_page import peaks_by_device
+from docs.pages.results_page import find_peaks
 
 CACHE = 256 << 20  # bytes: more than the caches of any machine measured here
 FASTER = {"vpdpbusd": 4, "AMX": 32}  # than float32 in vector registers
@@ -95,7 +95,7 @@ def machine(device: str) -> Machine:
         read |= {int(n): one["bandwidth"] for n, one in chat["measured"]["threads"].items()}
         # one thread reads alone twice in that file, and machines beside this one may take more of the memory once
         read[1] = max(read.get(1, 0), chat["measured"]["kernels"]["bytes"]["read per second"])
-    return Machine(peaks_by_device()[device], read)
+    return Machine(find_peaks()[device], read)
 
 
 # --- the rates of each file -----------------------------------------------------------------------

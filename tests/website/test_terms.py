@@ -21,7 +21,7 @@ TERMS |= {"IRModule": ("irmodule", 'Functions & "types".')}
 
 
 def linked(terms, content: str) -> str:
-    return terms.with_terms(content, TERMS, "../glossary.html")
+    return terms.link_terms(content, TERMS, "../glossary.html")
 
 
 def test_only_the_first_use_is_a_link(terms):
@@ -57,8 +57,8 @@ def test_prose_goes_on_behind_what_is_no_prose(terms):
 
 def test_every_entry_of_the_glossary_is_a_term(terms):
     headings = re.findall(r"^## (.+)$", GLOSSARY.read_text("utf-8"), re.MULTILINE)
-    anchors = {anchor for anchor, _ in terms.terms_of(GLOSSARY).values()}
+    anchors = {anchor for anchor, _ in terms.read_terms(GLOSSARY).values()}
     unused = [term for term in headings if terms.FORMS.get(term) == ()]
     assert len(anchors) == len(headings) - len(unused)
     assert set(terms.FORMS) <= set(headings), "a form of a term that the glossary no longer has"
-    assert all(definition for _, definition in terms.terms_of(GLOSSARY).values())
+    assert all(definition for _, definition in terms.read_terms(GLOSSARY).values())

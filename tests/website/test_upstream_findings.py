@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from chapters.runner.course import ROOT
-from docs.pages.upstream_page import KINDS, NONE_FOUND, Finding, findings
+from docs.pages.upstream_page import KINDS, NONE_FOUND, Finding, read_findings
 from tests.conftest import NOWHERE
 from tests.course.canary import read_requirements
 
-FOUND = findings()
+FOUND = read_findings()
 SECONDS = 300
 # A process that imports stock TVM, and runs each script in a fork of itself. Its answer is the exit status.
 FORKS = f"""

@@ -22,7 +22,7 @@ from chapters.kit.emulator.wgsl_on_vulkan import run_wgsl
 from chapters.kit.gpu.launches import HostProgram
 from chapters.runner.course import ROOT
 from docs.pages import browser_kernel
-from docs.pages.browser_kernel import FAULTS, ROWS, BrowserKernel, description
+from docs.pages.browser_kernel import FAULTS, ROWS, BrowserKernel, describe_kernels
 from tests.website.conftest import no_browser
 
 HEAD = (
@@ -45,10 +45,10 @@ def test_a_fault_that_finds_no_place_is_an_error():
 @pytest.mark.parametrize("which", range(2), ids=["float32", "float16"])
 def test_only_what_tvm_wrote_is_right_on_vulkan(which, number):
     """The same texts on a device that also has float16, which a browser without a GPU lacks."""
-    facts = description()["kernels"][which]
+    facts = describe_kernels()["kernels"][which]
     if reason := wgsl_on_vulkan.missing(facts["dtype"]):
         pytest.skip(reason)
-    program = HostProgram(browser_kernel.kernel_func(facts["dtype"]), browser_kernel.WEBGPU)
+    program = HostProgram(browser_kernel.make_kernel_func(facts["dtype"]), browser_kernel.WEBGPU)
     ((name, kernel),) = program.kernels.items()
     program.kernels[name] = dataclasses.replace(kernel, source=facts["texts"][number])
     arrays = inputs((3, 1, browser_kernel.HIDDEN_SIZE), facts["dtype"])
@@ -288,15 +288,15 @@ def test_a_lost_device_is_told_and_opened_anew(opened):
 @pytest.mark.parametrize("number", [0, 1], ids=["float32", "float16"])
 def test_the_check_is_that_of_numpy(page, number):
     """Right results pass, and a result off by three times what is allowed in one element does not."""
-    kernel = description()["kernels"][number]
-    hidden, dtype = description()["hidden"], kernel["dtype"]
+    kernel = describe_kernels()["kernels"][number]
+    hidden, dtype = describe_kernels()["hidden"], kernel["dtype"]
     random = np.random.default_rng(number)
     x1, x2 = (random.standard_normal(2 * hidden).astype(dtype) for _ in "12")
     weight = random.standard_normal(hidden).astype(dtype)
     total = (x1 + x2).astype("float64")
     rows = total.reshape(2, hidden)
     mean = (rows**2).mean(-1, keepdims=True)
-    exact = rows / np.sqrt(mean + description()["epsilon"]) * weight.astype("float64")
+    exact = rows / np.sqrt(mean + describe_kernels()["epsilon"]) * weight.astype("float64")
     norm = exact.astype(dtype)
     off = norm.astype("float64")
     off[1, 5] += 3 * kernel["tolerance"] * np.abs(exact[1]).max()
