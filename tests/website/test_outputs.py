@@ -319,7 +319,9 @@ def test_a_page_whose_package_is_not_installed_says_how_to_get_it(
 
 def test_every_page_of_the_course_has_a_kept_output_that_holds():
     """Else the first `mkdocs serve` of a fresh clone must run it; `python -m docs.pages.outputs` keeps it."""
-    blocks = {where: outputs.read_blocks(path, where) for where, path in outputs.list_pages().items()}
+    blocks = {
+        where: outputs.read_blocks(path, where) for where, path in outputs.list_pages().items()
+    }
     stale = [
         where for where, some in blocks.items() if some and not outputs.load_valid(where, some)
     ]
