@@ -187,8 +187,8 @@ def on_page_markdown(markdown, page, config, files):
         page.meta["title"] = f"Lab {int(slug[2:4])}"
         return ""  # mkdocs-jupyter makes the page from the notebook
     markdown = insert_address(markdown, config.repo_url)
-    made = repository.root / "solutions" / slug  # a page without a file shows a solution
-    folder = Path(page.file.abs_src_path).parent if page.file.abs_src_path else made
+    solutions = repository.root / "solutions" / slug  # a page without a file shows a solution
+    folder = Path(page.file.abs_src_path).parent if page.file.abs_src_path else solutions
     return repository.relink(markdown, folder, uri)
 
 

@@ -83,21 +83,21 @@ def _find_root(config) -> Path:
 def on_page_markdown(markdown, page, config, files):
     path = find_source(page.file, config)
     where = path.relative_to(_find_root(config)).as_posix() if path else page.file.src_uri
-    shown = _outputs.get(where)
-    if isinstance(shown, PageError) and not isinstance(shown, NotInstalled):
-        raise PluginError(str(shown))
-    if shown is None:
+    ran = _outputs.get(where)
+    if isinstance(ran, PageError) and not isinstance(ran, NotInstalled):
+        raise PluginError(str(ran))
+    if ran is None:
         return markdown
     lines = markdown.split("\n")
     blocks = find_blocks(lines, where)
-    if isinstance(shown, NotInstalled):  # the rest of the site is of use without it
-        log.warning(str(shown))  # which ends a strict build
-        shown = outputs.PageOutput([[{"printed": str(shown)}] for _ in blocks], "", [])
+    if isinstance(ran, NotInstalled):  # the rest of the site is of use without it
+        log.warning(str(ran))  # which ends a strict build
+        ran = outputs.PageOutput([[{"printed": str(ran)}] for _ in blocks], "", [])
     placed = _placeholders[page.file.src_uri] = {}
-    outputs_of_blocks = enumerate(zip(blocks, shown.outputs, strict=True))
+    outputs_of_blocks = enumerate(zip(blocks, ran.outputs, strict=True))
     for number, (block, output) in reversed(list(outputs_of_blocks)):
         new = [] if block.hide else ["", fence_code(block.code)]
-        if made := render_output(output, shown.made if block.mark else ""):
+        if made := render_output(output, ran.made if block.mark else ""):
             placeholder = f"OUTPUT-OF-BLOCK-{number}-END"
             placed[placeholder] = made
             new += ["", placeholder]

@@ -207,7 +207,7 @@ def _draw_beside_torch(measured: dict) -> list[plots.Figure]:
         return []
 
     packed = dict(series["PyTorch, packed ahead"])
-    ratios = {k: mine / packed[k] for k, mine in series["ours"] if k in packed}
+    ratios = {k: rate / packed[k] for k, rate in series["ours"] if k in packed}
     best, worst = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
     claim = (
         "Beside PyTorch with weights packed ahead, as ours are, we are "
@@ -263,11 +263,11 @@ def _format_three_digits(number: float) -> str:
 def draw_epilogue_times(measured: dict) -> list[plots.Figure]:
     """ch09_epilogues: how many times our time torch.compile takes, for each epilogue, over the rows."""
     by_rows = {int(rows): seconds for rows, seconds in measured["rows"].items()}
-    ours, theirs = "fusion_by_hand, ", "torch.compile, "
+    ours, torch = "fusion_by_hand, ", "torch.compile, "
     layers = [name.removeprefix(ours) for name in by_rows[min(by_rows)] if name.startswith(ours)]
     alone, *epilogues = layers
     ratios = {
-        rows: {e: s[theirs + e] / s[ours + e] for e in layers if theirs + e in s}
+        rows: {e: s[torch + e] / s[ours + e] for e in layers if torch + e in s}
         for rows, s in by_rows.items()
     }
     low, high = ({rows: pick(r.values()) for rows, r in ratios.items()} for pick in (min, max))

@@ -76,12 +76,12 @@ def extract_stubs(stub: str) -> dict[str, str]:
             continue
         *outer, inner = sorted(around, key=lambda node: node.lineno)
         first = min([inner.lineno, *(decorator.lineno for decorator in inner.decorator_list)])
-        shown = found.setdefault(begin["id"], [])
+        texts = found.setdefault(begin["id"], [])
         for text in [
             *(lines[node.lineno - 1] for node in outer),
             "\n".join(lines[first - 1 : max(end, inner.end_lineno)]),
         ]:
-            shown += [] if text in shown else [text]
+            texts += [] if text in texts else [text]
     return {key: _join_code(texts) for key, texts in found.items()}
 
 

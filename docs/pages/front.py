@@ -80,14 +80,14 @@ def show_conversation() -> Part:
     """The first turn of the recorded conversation, as a terminal shows it."""
     results = load("ch11_conversation")
     turn = results["measured"]["turns"][0]
-    said = (
+    text = (
         '<span class="front-typed">$ python -m chapters chat</span>\n'
         f'<span class="front-typed">&gt; {html.escape(turn["user"])}</span>\n'
         f"{html.escape(turn['answer'])}\n<b>{describe_turn(turn)}</b>"
     )
     where = f"Recorded {results['date']} on {results['cores']} cores of an {results['device']}."
     return Part(
-        f'<figure class="front-terminal"><pre class="no-copy"><code>{said}</code></pre>'
+        f'<figure class="front-terminal"><pre class="no-copy"><code>{text}</code></pre>'
         f"<figcaption>SmolLM2-135M, compiled by the passes of this course. {html.escape(where)}</figcaption></figure>"
     )
 
@@ -160,8 +160,8 @@ def _render_card(one: Chapter, path: str) -> str:
     goal = render_inline(read_goals(one)[0].rstrip(";.,"))
     gpu = "" if one.gpu == "no" else f" · GPU {one.gpu}"
     exercises = f" · {count_noun(len(one.exercises_on(path)), 'exercise')}"
-    told = f"{format_hours(one.minutes_on(path))} h{exercises}{gpu}"
-    return f"<p><b>{link}</b></p><p>After it you can {goal}.</p><p><small>{told}</small></p>"
+    facts = f"{format_hours(one.minutes_on(path))} h{exercises}{gpu}"
+    return f"<p><b>{link}</b></p><p>After it you can {goal}.</p><p><small>{facts}</small></p>"
 
 
 def show_first_exercise() -> Part:

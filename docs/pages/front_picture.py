@@ -11,6 +11,7 @@ from tvm import relax
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.draw.picture import Picture, picture
 from chapters.runner.course import ROOT
+from docs.pages.front import FUSION
 
 IMAGE = ROOT / "docs" / "images" / "fusion.svg"
 GAP = 48
@@ -33,9 +34,7 @@ def main(x: ("n", 4096), residual: ("n", 4096), w: (4096, 4096)):
 
 def lower_to_kernels(mod: tvm.IRModule, *, fused: bool) -> tvm.IRModule:
     """`mod` as kernels: one for each operator, or with TVM's own fusion passes first."""
-    names = ["LegalizeOps"]
-    if fused:
-        names = ["FuseTransposeMatmul", *names, "AnnotateTIROpPattern", "FuseOps", "FuseTIR"]
+    names = FUSION if fused else ["LegalizeOps"]
     passes = [getattr(relax.transform, name)() for name in names]
     return tvm.transform.Sequential(passes)(mod)
 

@@ -113,9 +113,9 @@ def _compare_with_others(cases: list[dict], ours: Sequence[str]) -> str:
     for case in cases:
         seconds = case["seconds"]
         others = [n for n in seconds if n.removesuffix(tables.THEN_ADD) not in (*ours, tables.COPY)]
-        mine, best = best_of(seconds, ours), best_of(seconds, others)
-        if mine and best:
-            ratios.append(best[1] / mine[1])
+        fastest, other = best_of(seconds, ours), best_of(seconds, others)
+        if fastest and other:
+            ratios.append(other[1] / fastest[1])
     if not ratios:
         return ""
     wins = sum(ratio > 1 for ratio in ratios)

@@ -166,13 +166,13 @@ def _hash_content(content: bytes) -> str:
     return hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest()[:12]
 
 
-def save_output(where: str, blocks: list[Block], shown: PageOutput, folder: Path) -> None:
+def save_output(where: str, blocks: list[Block], output: PageOutput, folder: Path) -> None:
     """Write what a page showed, and what that depends on, to `folder`."""
     page = {
         "code": _hash_code(blocks),
-        "made": shown.made,
-        "files": {name: _hash_file(name) for name in shown.files},
-        "outputs": shown.outputs,
+        "made": output.made,
+        "files": {name: _hash_file(name) for name in output.files},
+        "outputs": output.outputs,
     }
     path = _find_output_file(folder, where)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -192,8 +192,8 @@ def run_page(blocks: list[Block], where: str) -> PageOutput:
     Raises PageError naming the page, the block and the error if one fails, or does not raise as it should, and
     NotInstalled if an optional package is not installed.
     """
-    if said := describe_missing_package(where, blocks):
-        raise NotInstalled(said)
+    if message := describe_missing_package(where, blocks):
+        raise NotInstalled(message)
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
         opened = Path(folder) / "opened"
         # a page must not depend on what one learner has written
@@ -248,10 +248,10 @@ def _run_block(child: Child, block: Block, blocks: list[Block], where: str) -> O
     try:
         answer = child.ask({"code": block.code, "line": block.line}, SECONDS)
     except Lost as lost:
-        said = lost.printed.strip().splitlines()[-1:]
+        last = lost.printed.strip().splitlines()[-1:]
         raise PageError(
             f"{where}, line {block.line}: the process died in this block ({lost})"
-            f"{': ' + said[0] if said else '.'}"
+            f"{': ' + last[0] if last else '.'}"
         ) from None
     error = answer["error"]
     if error:
@@ -286,12 +286,12 @@ def format_error(error: dict) -> str:
 
 def _list_files_read(opened: Path) -> list[str]:
     """What was read of the course, files and folders, without what a learner edits."""
-    own, found = _list_learner_files(), set()
+    learner_files, found = _list_learner_files(), set()
     for line in opened.read_text(encoding="utf-8").splitlines() if opened.exists() else []:
         name = Path(_CACHED_CODE.sub(r"\1.py", line)).as_posix() + "/" * line.endswith(os.sep)
         path = ROOT / name
         there = path.is_dir() if name.endswith("/") else path.is_file()
-        if there and path not in own and not name.startswith(_NOT_READ_FOR_A_PAGE):
+        if there and path not in learner_files and not name.startswith(_NOT_READ_FOR_A_PAGE):
             found.add(name)
     return sorted(found)
 
@@ -342,13 +342,13 @@ def diff_outputs(where: str, blocks: list[Block], now: list[Output]) -> str:
     if page is None:
         return f"{where}: no output is kept.\n"
     stale = page["code"] != _hash_code(blocks) or not _is_unchanged(page)
-    said = f"{where}: what is kept was made from other code.\n" if stale else ""
+    report = f"{where}: what is kept was made from other code.\n" if stale else ""
     for block, old, new in zip(blocks, page["outputs"], now, strict=False):
         before, after = (_list_comparable_lines(block, output) for output in (old, new))
         if before != after:
             lines = difflib.unified_diff(before, after, "kept", "now", lineterm="", n=1)
-            said += f"{where}, line {block.line}:\n" + "\n".join(lines) + "\n"
-    return said
+            report += f"{where}, line {block.line}:\n" + "\n".join(lines) + "\n"
+    return report
 
 
 def _list_comparable_lines(block: Block, output: Output) -> list[str]:

@@ -83,8 +83,8 @@ class Figure:
     measured: str = ""  # on what, and when
 
     def __str__(self) -> str:
-        told = (self.claim, self.title, str(self.table), self.caption, self.measured)
-        return "\n\n".join(filter(None, told))
+        parts = (self.claim, self.title, str(self.table), self.caption, self.measured)
+        return "\n\n".join(filter(None, parts))
 
     __repr__ = __str__
 
@@ -180,11 +180,11 @@ def _keep_font_size(declared: re.Match) -> str:
 
 def draw_series(axes, series: Mapping[str, Points], joined: bool = True) -> None:
     """Lines and marks, or marks alone, and a legend beneath the axes."""
-    seen = set()
+    used = set()
     for number, (name, points) in enumerate(series.items()):
         drawn = choose_colour(name, number)
-        style = "--" if drawn in seen else "-"
-        seen.add(drawn)
+        style = "--" if drawn in used else "-"
+        used.add(drawn)
         axes.plot(
             *zip(*sorted(points), strict=True),
             label=display_name(name),

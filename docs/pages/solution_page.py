@@ -112,7 +112,7 @@ def _strip_markers(lines: list[str]) -> tuple[str, list[int]]:
         kept.pop(0)
     while kept and not kept[-1][0]:
         kept.pop()
-    marked = [number for number, (line, mine) in enumerate(kept, 1) if mine and line]
+    marked = [number for number, (line, in_region) in enumerate(kept, 1) if in_region and line]
     return "\n".join(line for line, _ in kept), marked
 
 

@@ -44,8 +44,8 @@ def read_finding(path: Path) -> Finding:
     """The docstring of one script; raises KeyError if a line is missing."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     lines = dict(re.findall(r"^(Should|Kind|Upstream|Avoided in): (.+)$", text, re.MULTILINE))
-    told = [lines[name] for name in ("Should", "Kind", "Upstream")]
-    return Finding(path, text.splitlines()[0], *told, lines.get("Avoided in", ""))
+    fields = [lines[name] for name in ("Should", "Kind", "Upstream")]
+    return Finding(path, text.splitlines()[0], *fields, lines.get("Avoided in", ""))
 
 
 def make_table() -> Table:

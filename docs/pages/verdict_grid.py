@@ -55,8 +55,8 @@ class VerdictGrid:
         lines = []
         for who, builtin in (("built-in", True), ("ours", False)):
             counted = Counter(self.kinds(builtin))
-            told = ", ".join(f"{counted[one]} {KINDS[one][1]}" for one in self._shown(counted))
-            lines.append(f"{who}: {told}")
+            text = ", ".join(f"{counted[one]} {KINDS[one][1]}" for one in self._shown(counted))
+            lines.append(f"{who}: {text}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -92,12 +92,12 @@ class VerdictGrid:
 
     @staticmethod
     def _tiles(tiles: Iterable[tuple[Verdict, str, str]]) -> str:
-        made = []
+        items = []
         for v, builtin, ours in tiles:
-            way = f"right ({v.how.split(':')[0]})" if v.ours == "right" else v.ours
-            said = html.escape(f"{v.name}: built-in {v.builtin}, ours {way}")
+            verdict = f"right ({v.how.split(':')[0]})" if v.ours == "right" else v.ours
+            label = html.escape(f"{v.name}: built-in {v.builtin}, ours {verdict}")
             halves = "".join(f'<i data-kind="{one}">{KINDS[one][0]}</i>' for one in (builtin, ours))
-            made.append(
-                f'<li><span role="img" aria-label="{said}" title="{said}">{halves}</span></li>'
+            items.append(
+                f'<li><span role="img" aria-label="{label}" title="{label}">{halves}</span></li>'
             )
-        return "".join(made)
+        return "".join(items)

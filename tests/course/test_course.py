@@ -17,7 +17,7 @@ from chapters.runner.engine import FINE, checks_of
 from chapters.runner.learner_file import stub_text
 from chapters.runner.loading import load
 from chapters.runner.regions import regions, with_reference
-from tests.course.new_exercise import to_write
+from tests.course.new_exercise import list_unwritten
 from tests.support.answers import may_differ, write_answer
 
 CHAPTERS = [pytest.param(c, id=c.short) for c in chapters()]
@@ -107,7 +107,7 @@ def test_exercise_is_complete(chapter, exercise):
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_nothing_is_left_to_write(chapter):
-    left = to_write(chapter)
+    left = list_unwritten(chapter)
     assert not left, "\n".join(["still to write:", *left])
 
 

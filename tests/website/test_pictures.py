@@ -49,7 +49,7 @@ from solutions.ch02_attach_metadata.attach_support_info import (
     AttachVariableBounds,
 )
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
-from tests.website.conftest import alone
+from tests.website.conftest import render_alone
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def opened(chromium, tmp_path):
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         address = tmp_path / "page.html"
-        address.write_text(alone(picture, "pictures.css", "stepper.js"), encoding="utf-8")
+        address.write_text(render_alone(picture, "pictures.css", "stepper.js"), encoding="utf-8")
         page.goto(address.as_uri())
         return page
 

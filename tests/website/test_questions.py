@@ -10,7 +10,7 @@ import pytest
 from chapters.kit.quiz import Cards, Question
 from chapters.runner.course import chapters
 from docs.pages.blocks import read_blocks
-from tests.website.conftest import alone
+from tests.website.conftest import render_alone
 
 CHAPTERS = [
     pytest.param(chapter, id=chapter.short) for chapter in chapters() if not chapter.is_capstone
@@ -24,7 +24,7 @@ ASKED = [
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     page = tmp_path_factory.mktemp("questions") / "page.html"
-    page.write_text(alone(Cards(ASKED), "questions.css", "questions.js"), encoding="utf-8")
+    page.write_text(render_alone(Cards(ASKED), "questions.css", "questions.js"), encoding="utf-8")
     return page.as_uri()
 
 

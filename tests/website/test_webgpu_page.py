@@ -23,7 +23,7 @@ from chapters.kit.gpu.launches import HostProgram
 from chapters.runner.course import ROOT
 from docs.pages import browser_kernel
 from docs.pages.browser_kernel import FAULTS, ROWS, BrowserKernel, describe_kernels
-from tests.website.conftest import no_browser
+from tests.website.conftest import explain_missing_browser
 
 HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>A kernel</title>'
@@ -93,7 +93,7 @@ def opened(chromium, folder):
 @pytest.mark.skipif(not required(), reason=f"{REQUIRED} is not set")
 def test_what_is_required_is_here():
     """In CI a missing browser is an error, not a reason to skip tests."""
-    assert no_browser() == ""
+    assert explain_missing_browser() == ""
 
 
 @pytest.fixture(scope="module")
