@@ -114,7 +114,7 @@ def _add_chapter(chapter, files, config, repository: Repository) -> list[Path]:
     """Add the pages of one chapter; returns the files of the repository that they link to."""
     root, home = repository.root, _chapter_address(chapter)
     lab, second = chapter.folder / "lab.py", chapter.solution_folder / "second_way.py"
-    kept = outputs.find_kept_file(f"{home}/lab.py")
+    kept = outputs.find_output_file(f"{home}/lab.py")
     for path in (chapter.solution, second, *(() if chapter.is_capstone else (lab, kept))):
         if not path.exists():
             raise PluginError(f"There is no {path.relative_to(root).as_posix()}.")

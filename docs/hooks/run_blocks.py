@@ -39,7 +39,7 @@ def on_nav(nav, config, files):
         if outputs.is_lab(where):
             # mkdocs-jupyter has wrapped the page's file, and the wrapper does not know this path
             page = files.get_file_from_path(where.removesuffix("py") + "md")
-            page.abs_src_path = str(outputs.find_kept_file(where))
+            page.abs_src_path = str(outputs.find_output_file(where))
             if not found:  # which ends a strict build
                 log.warning(f"{where} has changed: run `python -m docs.pages.outputs {where}`.")
         elif found:

@@ -74,14 +74,10 @@ def list_pages() -> dict[str, Path]:
 # --- kept outputs ---------------------------------------------------------------------------------
 
 
-def _find_output_file(folder: Path, where: str) -> Path:
+def find_output_file(where: str, folder: Path | None = None) -> Path:
+    """The file with what a page showed: the tracked one, or the one in `folder`."""
     parts = where.removeprefix("docs/").removeprefix("chapters/").rpartition(".")[0].split("/")
-    return folder / f"{'_'.join(parts)}{'.ipynb' if is_lab(where) else '.json'}"
-
-
-def find_kept_file(where: str) -> Path:
-    """The tracked file with what a page showed."""
-    return _find_output_file(KEPT, where)
+    return (folder or KEPT) / f"{'_'.join(parts)}{'.ipynb' if is_lab(where) else '.json'}"
 
 
 def is_lab(where: str) -> bool:
@@ -103,7 +99,7 @@ class PageOutput:
 def load_valid(where: str, blocks: list[Block]) -> PageOutput | None:
     """What is remembered of a page if it still holds; else None."""
     for folder in (KEPT, CACHE):
-        page = _read(_find_output_file(folder, where))
+        page = _read(find_output_file(where, folder))
         if page and page["code"] == _hash_code(blocks) and _is_unchanged(page):
             return PageOutput(page["outputs"], page["made"], list(page["files"]))
     return None
@@ -174,7 +170,7 @@ def save_output(where: str, blocks: list[Block], output: PageOutput, folder: Pat
         "files": {name: _hash_file(name) for name in output.files},
         "outputs": output.outputs,
     }
-    path = _find_output_file(folder, where)
+    path = find_output_file(where, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     if is_lab(where):
         text = notebook.write_executed((ROOT / where).read_text(encoding="utf-8"), page)
@@ -338,7 +334,7 @@ def run_all(
 
 def diff_outputs(where: str, blocks: list[Block], now: list[Output]) -> str:
     """How the outputs of a page differ from those that are kept, as a diff; "" where they do not."""
-    page = _read(_find_output_file(KEPT, where))
+    page = _read(find_output_file(where))
     if page is None:
         return f"{where}: no output is kept.\n"
     stale = page["code"] != _hash_code(blocks) or not _is_unchanged(page)
@@ -409,7 +405,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     # a check compares no numbers that were measured
     run_all(wanted, done, lambda text: print(text, flush=True), quietly=not options.check)
     if not options.check:
-        used = {_find_output_file(KEPT, name) for name, found in blocks.items() if found}
+        used = {find_output_file(name) for name, found in blocks.items() if found}
         for path in set(KEPT.iterdir()) - used:  # of a page that is gone
             path.unlink()
     print("".join(faults), end="")

@@ -29,6 +29,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -183,24 +184,19 @@ def main(arguments: list[str]) -> int:
             for mutant in make_mutants(chapter, exercise.id):
                 print(f"{mutant}\n  equivalent: {mutant.why}" if mutant.why else mutant)
         return 0
-    idle: SimpleQueue = SimpleQueue()
-    examiners = [Examiner() for _ in range(asked.workers)]
-    for examiner in examiners:
-        idle.put(examiner)
     ran, survived = Counter(), Counter()  # by chapter
-    try:
-        with ThreadPoolExecutor(asked.workers) as pool:
-            for chapter, exercise in chosen:
-                all_of_it, survivors = find_survivors(pool, idle, chapter, exercise.id)
-                ran[chapter.number] += len(all_of_it)
-                survived[chapter.number] += len(survivors)
-                said = f"{len(survivors)} of {len(all_of_it)} survive"
-                print(f"{exercise.id}: {said if all_of_it else 'has no mutants'}", flush=True)
-                for mutant in survivors:
-                    print(f"  {mutant}", flush=True)
-    finally:
-        for examiner in examiners:
-            examiner.close()
+    with ExitStack() as examiners, ThreadPoolExecutor(asked.workers) as pool:
+        idle: SimpleQueue = SimpleQueue()
+        for _ in range(asked.workers):
+            idle.put(examiners.enter_context(Examiner()))
+        for chapter, exercise in chosen:
+            all_of_it, survivors = find_survivors(pool, idle, chapter, exercise.id)
+            ran[chapter.number] += len(all_of_it)
+            survived[chapter.number] += len(survivors)
+            summary = f"{len(survivors)} of {len(all_of_it)} survive"
+            print(f"{exercise.id}: {summary if all_of_it else 'has no mutants'}", flush=True)
+            for mutant in survivors:
+                print(f"  {mutant}", flush=True)
     killed = {n: 100 * (1 - survived[n] / count) for n, count in ran.items() if count}
     for number, percent in killed.items():
         print(f"chapter {number}: {percent:.1f} % of {ran[number]} killed")

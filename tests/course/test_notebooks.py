@@ -24,7 +24,7 @@ ADDRESS = "https://github.com/someone/some-course"
 
 
 def kept(lab: Path) -> str:
-    return outputs.find_kept_file(lab.relative_to(ROOT).as_posix()).read_text(encoding="utf-8")
+    return outputs.find_output_file(lab.relative_to(ROOT).as_posix()).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("lab", LABS)

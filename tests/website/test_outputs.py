@@ -443,7 +443,7 @@ def test_a_build_runs_no_lab_and_says_which_has_changed(run_blocks, lab, monkeyp
         outputs.KEPT,
     )
     run_blocks.on_nav(None, config, files)
-    assert not caplog.records and page.abs_src_path == str(outputs.find_kept_file(WHERE))
+    assert not caplog.records and page.abs_src_path == str(outputs.find_output_file(WHERE))
 
 
 def test_a_labs_page_is_made_of_its_notebook_with_the_elements_of_other_pages(hook, lab):
@@ -454,7 +454,7 @@ def test_a_labs_page_is_made_of_its_notebook_with_the_elements_of_other_pages(ho
     publish.notebook_settings.templates_dir = publish.TEMPLATES
     from mkdocs_jupyter.convert import nb2html
 
-    rendered = nb2html(str(outputs.find_kept_file(WHERE)))
+    rendered = nb2html(str(outputs.find_output_file(WHERE)))
     (lab.parents[1] / "ch01_y").mkdir()
     (lab.parents[1] / "ch01_y" / "lab.py").touch()
     config = SimpleNamespace(
