@@ -274,10 +274,7 @@ def draw_bandwidth(
     """Bytes per second over bytes moved, with a table of each implementation's share of the copy's speed.
 
     The copy's seconds are those named "copy". copy_rate: what no size can exceed, None if there is no such rate.
-    Raises ValueError if `sizes` is empty.
     """
-    if not sizes:
-        raise ValueError("There is no size to draw.")
     sizes = sorted(sizes, key=lambda size: size.bytes)
     names = list(dict.fromkeys(name for size in sizes for name in size.seconds))
     rates = {n: [(s.bytes, s.bytes / s.seconds[n]) for s in sizes if n in s.seconds] for n in names}
@@ -336,9 +333,7 @@ def draw_bars(
 
 
 def draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> Figure:
-    """Operations per second over arithmetic intensity, beneath a machine's two ceilings. ValueError without a point."""
-    if not points:
-        raise ValueError("There is no kernel to draw beneath the roofline.")
+    """Operations per second over arithmetic intensity, beneath a machine's two ceilings."""
     groups = list(dict.fromkeys(point.group for point in points))
     intensities = [p.intensity for p in points] + [ceilings.ridge]
     low, high = min(intensities) / 1.6, max(intensities) * 4

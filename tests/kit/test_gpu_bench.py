@@ -428,38 +428,6 @@ def test_a_copy_is_a_bound_and_no_library():
     assert table.rows[0][1:3] == ("2 s", "1.60")
 
 
-def test_many_rows_are_compared_with_the_library():
-    sizes = [{"m": m, "n": 64, "k": 64, "operations": 1} for m in (16, 16, 64)]
-    times = [{"wgmma": 1.25, "mma.sync": 2.0}, {"wgmma": 0.8, "mma.sync": 4.0}, {"wgmma": 10.0}]
-    cases = [
-        timed({gpu_results.LINEAR: 1.0, **ours}, **size)
-        for ours, size in zip(times, sizes, strict=True)
-    ]
-    (figure,) = gpu_page.draw_linear({"cases": cases})
-    assert figure.claim == (
-        "Many rows of x in float16, as shares of the speed of PyTorch's linear, which is cuBLAS: wgmma 10% to 125%, "
-        "mma.sync 25% to 50%. This course is the fastest in 1 of 3 cases; the best of the others takes 0.1 to 1.25 "
-        "times our time."
-    )
-
-
-def test_a_figure_shows_the_first_dtype_and_names_all_implementations():
-    seconds = {"copy": 0.9, "wide_kernel": 1.0, "row_kernel": 3.0, "Triton": 1.5}
-    norm = {**timed(seconds), "bytes": 8, "shape": [8, 8], "graph_seconds": {}}
-    cases = [norm, {**norm, "dtype": "bfloat16"}]
-    (figure,) = gpu_page.draw_norms({"cases": cases, "ceilings": {"copy_rate": 10.0}})
-    assert figure.claim == (
-        "Add and RMSNorm of (8,\u00a08) in float16, as shares of the speed of a copy of as many bytes: "
-        "wide_kernel 90%, Triton 60%, row_kernel 30%. This course is the fastest in 1 of 1 cases; the best of the "
-        "others takes 1.5 to 1.5 times our time."
-    )
-    gelu = timed({gpu_gelu_bench.EAGER: 1.0, "wgmma": 1.05, "Triton": 2.0}, m=8, n=8, k=8)
-    (figure,) = gpu_page.draw_gelu({"cases": [gelu]})
-    assert figure.claim == (
-        "A linear layer and GELU in float16: PyTorch's linear, then gelu 1 s; wgmma 1.05 s; Triton 2 s."
-    )
-
-
 def test_numbers_on_the_page_are_those_of_the_file(written):
     cases = made_up()
     (row,) = gpu_results.linear_table(cases["ch08_linear"]["cases"]).rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from pathlib import Path
 
@@ -16,14 +15,6 @@ from chapters.runner.learner_file import stub_text
 from docs.pages import course_map
 
 UPSTREAM_FILES = (ROOT / "docs" / "what-you-can-read.md").read_text(encoding="utf-8")
-
-
-def test_schedule_is_without_gaps():
-    rows = course_map.list_schedule().rows
-    spans = [row[4].split(" to ") for row in rows]
-    assert spans[0][0] == "0:00"
-    assert all(end == start for (_, end), (start, _) in itertools.pairwise(spans))
-    assert all(int(row[1]) + int(row[2]) == int(row[3]) for row in rows)
 
 
 def test_a_link_is_made_only_to_a_chapter_that_exists():
@@ -42,10 +33,6 @@ def test_every_lesson_states_goals():
         goals = course_map.read_goals(chapter)
         assert len(goals) >= 2, f"{chapter.lesson} has no list under a heading with “able to”"
         assert not any("\n" in goal for goal in goals)
-
-
-def test_markdown_in_notes_becomes_html():
-    assert course_map.render_inline("*a* `x < y` [b](c.md)") == "<em>a</em> <code>x &lt; y</code> b"
 
 
 def test_fresh_copy_is_as_at_the_start_and_apart():

@@ -8,13 +8,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from chapters.kit.bench import results
-from chapters.kit.bench.gpu_ceilings import Ceilings, Point
-from chapters.kit.draw.table import Table, si
+from chapters.kit.draw.table import si
 from chapters.runner.course import ROOT, chapters
 from docs.pages import plots, results_page
-
-CEILINGS = Ceilings(copy_rate=4e12, matrix_rate=8e14)
-TABLE = Table(("a",), [("b",)])
 
 
 def svg(figure) -> ET.Element:
@@ -36,25 +32,11 @@ def texts(figure) -> list[str]:
     return ["".join(e.itertext()) for e in svg(figure).iter("text")]
 
 
-def test_a_roofline_gives_shares_of_what_the_ceilings_allow():
-    points = [
-        Point("ours", "norm", "small", operations=1e9, bytes=1e9, seconds=1e9 / 4e12 / 0.8),
-        Point("ours", "product", "large", operations=8e14, bytes=1e9, seconds=2.0),
-        Point("library", "product", "large", operations=8e14, bytes=1e9, seconds=1.0),
-    ]
-    figure = plots.draw_roofline(points, CEILINGS, "a <made-up> machine")
-    shares = [row[2:] for row in figure.table.rows]
-    assert shares == [("80%, norm", "–"), ("50%, product", "100%, product")]
-    assert "<made-up> machine" in svg(figure).get("aria-label")
-    assert CEILINGS.ridge == 200 and CEILINGS.floor(4e12, 8e14) == 1.0
-    assert CEILINGS.floor(8e12, 8e14) == 2.0
-    with pytest.raises(ValueError, match="no kernel"):
-        plots.draw_roofline([], CEILINGS)
-
-
 def test_two_sizes_close_together_have_labels_beside_them():
     cases = [plots.InputSize(str(size), size, {"copy": 1.0}) for size in (134_000_000, 537_000_000)]
-    assert {"100 MB", "1 GB"} <= set(texts(plots.draw_bandwidth(cases, None, "A title")))
+    figure = plots.draw_bandwidth(cases, None, "A <made-up> title")
+    assert {"100 MB", "1 GB"} <= set(texts(figure))
+    assert svg(figure).get("aria-label") == "A <made-up> title"
 
 
 @pytest.mark.parametrize("paper", ["#fdfcfa", "#171a20"])
