@@ -10,7 +10,7 @@ import re
 import pytest
 
 from chapters.runner.course import ROOT, chapters
-from docs.pages.glossary_entry import WIDTH, Entry, cut, find_lines
+from docs.pages.glossary_entry import Entry, cut, find_lines
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
 PAGE = GLOSSARY.read_text(encoding="utf-8")
@@ -33,19 +33,6 @@ def test_term_is_defined_shown_and_placed(term):
     chapter = re.search(r"Entry\(.*,\s+(\d+),?\s*\)\n```\s*$", code, re.DOTALL)
     assert chapter, "the block ends with Entry(text, chapter)"
     assert int(chapter[1]) in [c.number for c in chapters()]
-
-
-def test_cut_takes_lines_and_the_margin_away():
-    assert cut(LISTING, "R.dataflow", 2) == "with R.dataflow():\n    y = f(x)"
-    assert cut(LISTING, "y =", 2, skip=("z =",)) == "    y = f(x)\nreturn z"
-    long = cut("f(" + "y, " * 50 + ")", "f(")
-    assert len(long) <= WIDTH and long.startswith("f(y, y") and long.endswith(" …")
-    assert cut("  x: R.Tensor((4,), dtype='int8') = f(y)", "x", short=True) == "x: … = f(y)"
-
-
-def test_lines_with_takes_the_lines_that_hold_a_word():
-    assert find_lines(LISTING, "f(", "g(") == "y = f(x)\nz = g(y)"
-    assert find_lines(LISTING, "f(", "g(", count=1) == "y = f(x)"
 
 
 def test_a_word_that_is_nowhere_is_an_error():
