@@ -78,15 +78,15 @@ SCORES = 8 * 12 * 64 * 4  # bytes of the attention scores, which are not the lar
 WEIGHT = 128 * 2 * 352 * 4
 
 
-def _like(largest: int, at_16: int, symbolic: int) -> dict[str, str]:
+def _diagnose(largest: int, at_16: int, symbolic: int) -> dict[str, str]:
     said = {"largest": largest, "largest_at_batch_16": at_16, "symbolic": symbolic}
     answer = SimpleNamespace(predicted_storage=lambda: said, _text=str(said))
     return Diagnoser().diagnose(ch02, chapter(2), "2.4", answer)
 
 
 def test_a_mistake_is_named():
-    assert _like(SCORES, 2 * SCORES, 1)["name"] == "largest_is_an_activation"
-    assert _like(WEIGHT, WEIGHT, 0)["name"] == "everything_is_bounded"
+    assert _diagnose(SCORES, 2 * SCORES, 1)["name"] == "largest_is_an_activation"
+    assert _diagnose(WEIGHT, WEIGHT, 0)["name"] == "everything_is_bounded"
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_a_mistake_is_named():
     ],
 )
 def test_what_is_not_explained_is_not_named(said):
-    assert _like(*said) == {}
+    assert _diagnose(*said) == {}

@@ -77,11 +77,11 @@ OURS = ("chapters", "solutions", "docs", "tests")
 CHECKS = re.compile(r"chapters\.ch\d\d_\w+\.check(s|_\w+)$")
 
 
-def _module(path: Path) -> str:
+def _module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _imports(code: str, *, top: bool = False) -> Iterator[str]:
+def _find_imports(code: str, *, top: bool = False) -> Iterator[str]:
     """The modules that `code` imports by their whole names; top: only those that it imports as soon as it is read."""
     tree = ast.parse(code)
     for node in tree.body if top else ast.walk(tree):
@@ -95,28 +95,28 @@ def _imports(code: str, *, top: bool = False) -> Iterator[str]:
                 yield whole if path.is_dir() or path.with_suffix(".py").exists() else node.module
 
 
-def _files() -> Iterator[tuple[str, str]]:
+def _read_files() -> Iterator[tuple[str, str]]:
     """(module, code) of each file; the blocks of a lesson or a page count as a module of their chapter, or of docs."""
     for tree in OURS:
         for path in sorted((ROOT / tree).rglob("*.py")):
-            yield _module(path), path.read_text(encoding="utf-8")
+            yield _module_name(path), path.read_text(encoding="utf-8")
     for path in [*(ROOT / "docs").glob("*.md"), *(ROOT / "chapters").glob("*/lesson.md")]:
         blocks = read_blocks(path, path.name)
         if blocks:
-            yield _module(path), "\n".join(block.code for block in blocks)
+            yield _module_name(path), "\n".join(block.code for block in blocks)
 
 
-def _part(module: str) -> str:
+def _find_layer(module: str) -> str:
     if CHECKS.match(module):
         return "checks"
-    return max((part for part in LAYERS if _within(module, part)), key=len, default="")
+    return max((part for part in LAYERS if _is_within(module, part)), key=len, default="")
 
 
-def _within(module: str, part: str) -> bool:
+def _is_within(module: str, part: str) -> bool:
     return module == part.rstrip(".") or module.startswith(part)
 
 
-FILES = list(_files())
+FILES = list(_read_files())
 
 
 def test_every_file_is_read():
@@ -129,10 +129,10 @@ def test_arrows_run_one_way(part):
     back = [
         f"{module} imports {used}"
         for module, code in FILES
-        if _part(module) == part
-        for used in _imports(code)
+        if _find_layer(module) == part
+        for used in _find_imports(code)
         if used.split(".")[0] in OURS
-        and not any(_within(used, allowed) for allowed in [part, *LAYERS[part]])
+        and not any(_is_within(used, allowed) for allowed in [part, *LAYERS[part]])
     ]
     entry = re.compile(r"chapters\.ch\w+\.__main__ imports chapters\.runner\.story$")
     assert not [arrow for arrow in back if not entry.match(arrow)]
@@ -142,8 +142,8 @@ def test_only_checks_and_tests_import_checks():
     back = [
         f"{module} imports {used}"
         for module, code in FILES
-        if _part(module) not in ("checks", "chapters.checking.", "tests.")
-        for used in _imports(code)
+        if _find_layer(module) not in ("checks", "chapters.checking.", "tests.")
+        for used in _find_imports(code)
         if CHECKS.match(used) or used.startswith("chapters.checking.")
     ]
     assert not back
@@ -152,7 +152,9 @@ def test_only_checks_and_tests_import_checks():
 def test_a_reference_imports_its_chapter_and_no_page():
     """Of chapters, a solution takes what is given; labs, quizzes and benches are not its business."""
     solutions = [code for module, code in FILES if module.startswith("solutions.")]
-    taken = {used for code in solutions for used in _imports(code) if used[:11] == "chapters.ch"}
+    taken = {
+        used for code in solutions for used in _find_imports(code) if used[:11] == "chapters.ch"
+    }
     allowed = re.compile(r"chapters\.(child|ch\w+\.(given|as_upstream|warp_schedule))$")
     assert not [used for used in taken if not allowed.match(used)]
 
@@ -161,21 +163,21 @@ def test_packages_of_the_kit_have_an_order():
     floor = {name: number for number, names in enumerate(KIT) for name in names}
     known = {path.stem for path in (ROOT / "chapters" / "kit").iterdir() if path.stem[0] != "_"}
     assert known == set(floor), "each package of the kit has its floor in KIT"
-    back = [arrow for arrow in _within_the_kit() if floor[arrow[1]] > floor[arrow[0]]]
+    back = [arrow for arrow in _find_kit_imports() if floor[arrow[1]] > floor[arrow[0]]]
     assert not back
 
 
-def _within_the_kit() -> set[tuple[str, str]]:
+def _find_kit_imports() -> set[tuple[str, str]]:
     """(package, another one that it imports), of the kit's packages."""
     kit = [(m.split(".")[2], code) for m, code in FILES if m.startswith("chapters.kit.")]
-    used = ((mine, u) for mine, code in kit for u in _imports(code))
+    used = ((mine, u) for mine, code in kit for u in _find_imports(code))
     found = {(mine, u.split(".")[2]) for mine, u in used if u.startswith("chapters.kit.")}
     return {(mine, other) for mine, other in found if mine != other}
 
 
 def test_packages_of_the_kit_have_no_cycle():
     arrows: dict[str, set[str]] = defaultdict(set)
-    for mine, used in _within_the_kit():
+    for mine, used in _find_kit_imports():
         arrows[mine].add(used)
     TopologicalSorter(arrows).prepare()  # CycleError names those that import each other
 
@@ -184,12 +186,13 @@ def test_the_files_of_a_bench_have_no_cycle():
     """A peer is imported by the name that stands in the bench. `given` is not a part of any."""
     chapter = {m: c for m, c in FILES if re.match(r"chapters\.ch\d\d_\w+\.(?!given$)", m)}
     arrows = {
-        module: {*_imports(code), *_named(code)} - {module} for module, code in chapter.items()
+        module: {*_find_imports(code), *_find_texts(code)} - {module}
+        for module, code in chapter.items()
     }
     TopologicalSorter({m: used & set(chapter) for m, used in arrows.items()}).prepare()
 
 
-def _named(code: str) -> set[str]:
+def _find_texts(code: str) -> set[str]:
     """The texts in `code`, among which are modules that are imported by name."""
     return {n.value for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Constant)}
 
@@ -197,7 +200,7 @@ def _named(code: str) -> set[str]:
 def test_the_runner_starts_without_tvm():
     """A missing or broken TVM must still get a sentence from `python -m chapters`."""
     runner = [(m, code) for m, code in FILES if m.startswith("chapters.runner.")]
-    imports = [(module, used) for module, code in runner for used in _imports(code, top=True)]
+    imports = [(module, used) for module, code in runner for used in _find_imports(code, top=True)]
     assert not [pair for pair in imports if pair[1].split(".")[0] in ("tvm", "tvm_ffi", "numpy")]
 
 

@@ -11,7 +11,7 @@ from tests.course import mutants as tool
 from tests.course.faults import Source, find_splices
 
 
-def faults(text: str) -> set[str]:
+def apply_faults(text: str) -> set[str]:
     """The lines of `text` after each fault, spaces in a row as one."""
     source = Source(text)
     found = set()
@@ -54,7 +54,7 @@ def faults(text: str) -> set[str]:
     ],
 )
 def test_each_kind_of_fault_is_made(text, made):
-    assert faults(text) == {" ".join(one.split()) for one in made}
+    assert apply_faults(text) == {" ".join(one.split()) for one in made}
 
 
 @pytest.mark.parametrize("home", [pytest.param(c, id=c.short) for c in chapters()])

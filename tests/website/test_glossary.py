@@ -60,18 +60,18 @@ TERMS = {"mutator": ("mutator", "It rewrites."), "mutators": ("mutator", "It rew
 TERMS |= {"IRModule": ("irmodule", 'Functions & "types".')}
 
 
-def linked(terms, content: str) -> str:
+def add_links(terms, content: str) -> str:
     return terms.link_terms(content, TERMS, "../glossary.html")
 
 
 def test_only_the_first_use_is_a_link(terms):
-    text = linked(terms, "<p>Mutators rewrite. A mutator visits.</p>")
+    text = add_links(terms, "<p>Mutators rewrite. A mutator visits.</p>")
     link = '<a class="term" href="../glossary.html#mutator" title="It rewrites.">Mutators</a>'
     assert text == f"<p>{link} rewrite. A mutator visits.</p>"
 
 
 def test_a_definition_is_escaped(terms):
-    assert 'title="Functions &amp; &quot;types&quot;."' in linked(terms, "<p>an IRModule</p>")
+    assert 'title="Functions &amp; &quot;types&quot;."' in add_links(terms, "<p>an IRModule</p>")
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,13 @@ def test_a_definition_is_escaped(terms):
     ],
 )
 def test_what_is_no_prose_stays(terms, content):
-    assert linked(terms, content) == content
+    assert add_links(terms, content) == content
 
 
 def test_prose_goes_on_behind_what_is_no_prose(terms):
-    text = linked(terms, "<div class='a'><h2>x<br></h2><pre>mutator</pre><p>one mutator</p></div>")
+    text = add_links(
+        terms, "<div class='a'><h2>x<br></h2><pre>mutator</pre><p>one mutator</p></div>"
+    )
     assert text.count("<a class") == 1 and "one <a" in text
 
 

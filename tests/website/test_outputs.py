@@ -16,16 +16,16 @@ from docs.pages.blocks import Block, PageError, find_blocks
 from docs.pages.fences import fence_code, find_fences, map_prose
 
 
-def page(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     return text.strip("\n").split("\n")
 
 
-def run_page(text: str) -> outputs.PageOutput:
-    return outputs.run_page(find_blocks(page(text), "docs/page.md"), "docs/page.md")
+def run_text_page(text: str) -> outputs.PageOutput:
+    return outputs.run_page(find_blocks(split_lines(text), "docs/page.md"), "docs/page.md")
 
 
-def run(text: str) -> list[outputs.Output]:
-    return run_page(text).outputs
+def run_text(text: str) -> list[outputs.Output]:
+    return run_text_page(text).outputs
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def run_blocks(hook):
 
 def test_a_fence_inside_a_longer_fence_is_no_block():
     text = "````markdown\n```python run\n1\n```\n````\n    ~~~python run\n    2\n    ~~~"
-    found = find_fences(page(text))
+    found = find_fences(split_lines(text))
     facts = [(f.first, f.last, f.indent, f.info) for f in found]
     assert facts == [(0, 4, "", "markdown"), (5, 7, "    ", "python run")]
 
@@ -85,7 +85,7 @@ BLOCKS = {
 
 def test_blocks_share_names_and_show_what_they_print_and_their_values_in_order(run_blocks):
     text = "".join(f"```python run\n{code}\n```\n" for code in BLOCKS)
-    *found, error, after = run(
+    *found, error, after = run_text(
         f"{text}```python run raises=LookupError\n{{}}['key']\n```\n```python run\n5\n```"
     )
     assert found == list(BLOCKS.values()) and after == [{"text": "5"}]
@@ -97,24 +97,24 @@ def test_blocks_share_names_and_show_what_they_print_and_their_values_in_order(r
 
 def test_a_failing_block_names_the_page_the_line_and_the_error():
     with pytest.raises(PageError) as caught:
-        run("text\n\n```python run\nx = 1\n\nx.missing\n```")
+        run_text("text\n\n```python run\nx = 1\n\nx.missing\n```")
     said = "AttributeError: 'int' object has no attribute 'missing'"
     assert str(caught.value) == f"docs/page.md, line 6, in the block `x = 1`: {said}"
     with pytest.raises(PageError, match=r"docs/page.md, line 3, in the block `x = 1`: SyntaxError"):
-        run("```python run\nx = 1\nx = = 2\n```")
+        run_text("```python run\nx = 1\nx = = 2\n```")
 
 
 def test_an_expected_error_must_occur_and_be_the_one_named():
     with pytest.raises(PageError, match="should raise KeyError, and raised nothing"):
-        run("```python run raises=KeyError\n1\n```")
+        run_text("```python run raises=KeyError\n1\n```")
     with pytest.raises(PageError, match=r"ZeroDivisionError: .* \(expected KeyError\)"):
-        run("```python run raises=KeyError\n1 / 0\n```")
+        run_text("```python run raises=KeyError\n1 / 0\n```")
 
 
 def test_a_dying_process_is_reported():
     text = "```python run\nx = 1\n```\n\n```python run\nimport os\nos._exit(3)\n```"
     with pytest.raises(PageError, match=r"docs/page.md, line 6: the process died .*exit code 3"):
-        run(text)
+        run_text(text)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_what_cannot_be_run_is_refused(text, message):
 # --- several pages --------------------------------------------------------------------------------
 
 
-def _blocks(code: str, mark: str = "") -> list[Block]:
+def _make_blocks(code: str, mark: str = "") -> list[Block]:
     return [Block(code, 2, mark=mark)]
 
 
@@ -153,7 +153,11 @@ def test_pages_run_side_by_side_and_those_that_measure_alone(monkeypatch):
 
     monkeypatch.setattr(outputs, "run_page", stand_in)
     done, said = [], []
-    pages = {"a.md": _blocks("1"), "m.md": _blocks("2", "measured"), "b.md": _blocks("3")}
+    pages = {
+        "a.md": _make_blocks("1"),
+        "m.md": _make_blocks("2", "measured"),
+        "b.md": _make_blocks("3"),
+    }
     outputs.run_all(pages, lambda where, _: done.append(where), said.append)
     assert sorted(done) == ["a.md", "b.md", "m.md"] and together["m.md"] == ["m.md"]
     assert said[0].startswith("[1/3] ran m.md") and said[-1].startswith("[3/3]")
@@ -167,7 +171,7 @@ def test_a_page_that_fails_leaves_the_others(monkeypatch):
 
     monkeypatch.setattr(outputs, "run_page", stand_in)
     came = {}
-    pages = {"bad.md": _blocks("1"), "good.md": _blocks("1")}
+    pages = {"bad.md": _make_blocks("1"), "good.md": _make_blocks("1")}
     outputs.run_all(pages, came.__setitem__, lambda _: None)
     assert str(came["bad.md"]) == "bad.md failed" and came["good.md"].outputs == []
 
@@ -190,12 +194,12 @@ def course(tmp_path, monkeypatch):
 
 
 def test_a_kept_output_holds_until_its_code_or_what_it_read_changes(course):
-    blocks = _blocks("import chapters.used")
+    blocks = _make_blocks("import chapters.used")
     assert outputs.load_valid("docs/page.md", blocks) is None
     shown = outputs.PageOutput([[{"text": "1"}]], "", ["chapters/used.py"])
     outputs.save_output("docs/page.md", blocks, shown, outputs.KEPT)
     assert outputs.load_valid("docs/page.md", blocks) == shown
-    assert outputs.load_valid("docs/page.md", _blocks("import chapters.other")) is None
+    assert outputs.load_valid("docs/page.md", _make_blocks("import chapters.other")) is None
     (course / "chapters" / "other.py").write_text("a = 2\n", encoding="utf-8")
     assert outputs.load_valid("docs/page.md", blocks) == shown, "it does not depend on this file"
     (course / "chapters" / "used.py").write_text("a = 33\n", encoding="utf-8")
@@ -205,7 +209,7 @@ def test_a_kept_output_holds_until_its_code_or_what_it_read_changes(course):
 
 
 def test_a_page_that_lists_a_folder_is_stale_when_a_file_appears_there(course):
-    blocks = _blocks("1")
+    blocks = _make_blocks("1")
     outputs.save_output(
         "docs/page.md", blocks, outputs.PageOutput([[]], "", ["chapters/"]), outputs.KEPT
     )
@@ -220,7 +224,7 @@ def test_a_page_depends_on_the_folders_that_it_lists_and_not_on_those_of_imports
         "import os\nfrom pathlib import Path\nimport chapters.kit.quiz\nos.close(os.open('docs', 0))\n"
         "len(list(Path('docs/results').glob('*.json'))) > 9"
     )
-    ran = run_page(f"```python run\n{listing}\n```")
+    ran = run_text_page(f"```python run\n{listing}\n```")
     assert ran.outputs == [[{"text": "True"}]]
     assert "docs/results/" in ran.files and not {"chapters/kit/", "docs"} & set(ran.files)
 
@@ -239,7 +243,7 @@ def test_parts_that_were_printed_at_once_are_one():
 @pytest.mark.parametrize("text", ["", '{"code": "', "[]", '{"code": 1}', "<<<<<<< ours"])
 def test_a_damaged_kept_output_is_stale_and_named(course, capsys, text):
     (course / "docs" / "outputs" / "page.json").write_text(text, encoding="utf-8")
-    assert outputs.load_valid("docs/page.md", _blocks("1")) is None
+    assert outputs.load_valid("docs/page.md", _make_blocks("1")) is None
     said = capsys.readouterr().err
     assert (
         said
@@ -256,7 +260,7 @@ def test_a_page_depends_on_every_file_that_was_read_for_it():
         "with Child('chapters.runner.page_code', 'x') as child:\n"
         "    child.ask({'code': 'import chapters.kit.quiz', 'line': 1}, 60)\n```"
     )
-    files = run_page(code).files
+    files = run_text_page(code).files
     read = ["docs/results/ch03_pass.json", "solutions/ch00_first_module/first_module.py"]
     read += [f"chapters/kit/{name}.py" for name in ("bench/results", "draw/table", "quiz")]
     assert set(read) <= set(files)
@@ -269,7 +273,7 @@ UNLIKE = [("", "took 12 ms"), ("measured", "took 9.75 s")]
 
 @pytest.mark.parametrize(("mark", "now"), ALIKE + UNLIKE)
 def test_what_is_compared(course, mark, now):
-    blocks = _blocks("1", mark)
+    blocks = _make_blocks("1", mark)
     kept = outputs.PageOutput([[{"printed": "took 11 ms"}]], "", [])
     outputs.save_output("docs/page.md", blocks, kept, outputs.KEPT)
     said = outputs.diff_outputs("docs/page.md", blocks, [[{"printed": now}]])
@@ -278,14 +282,14 @@ def test_what_is_compared(course, mark, now):
 
 def test_an_output_that_was_made_from_other_code_is_stale(course):
     outputs.save_output(
-        "docs/page.md", _blocks("1"), outputs.PageOutput([[]], "", []), outputs.KEPT
+        "docs/page.md", _make_blocks("1"), outputs.PageOutput([[]], "", []), outputs.KEPT
     )
-    assert "from other code" in outputs.diff_outputs("docs/page.md", _blocks("2"), [[]])
-    assert "no output is kept" in outputs.diff_outputs("docs/other.md", _blocks("2"), [[]])
+    assert "from other code" in outputs.diff_outputs("docs/page.md", _make_blocks("2"), [[]])
+    assert "no output is kept" in outputs.diff_outputs("docs/other.md", _make_blocks("2"), [[]])
 
 
 def test_a_mark_of_a_picture_is_compared_and_the_colour_of_code_is_not(course):
-    blocks = _blocks("1")
+    blocks = _make_blocks("1")
     kept = outputs.PageOutput(
         [[{"html": '<span class="k">if</span> <span data-at="3">x</span>'}]], "", []
     )
@@ -331,7 +335,7 @@ def test_every_page_of_the_course_has_a_kept_output_that_holds():
 # --- the hook -------------------------------------------------------------------------------------
 
 
-def built(run_blocks, course) -> tuple[str, str]:
+def build_page(run_blocks, course) -> tuple[str, str]:
     """A page with one block that is hidden: its Markdown, and the HTML of the paragraph with the output."""
     text = "---\ntitle: T\n---\n# T\n\n```python run hide\nprint('shown')\n```\n"
     source = course / "page.md"
@@ -350,10 +354,10 @@ def built(run_blocks, course) -> tuple[str, str]:
 def test_a_build_puts_each_output_beneath_its_block(run_blocks, course, monkeypatch):
     shown = outputs.PageOutput([[{"printed": "shown"}]], "", [])
     monkeypatch.setattr(outputs, "run_page", lambda blocks, where: shown)
-    assert "<code>shown</code>" in built(run_blocks, course)[1]
+    assert "<code>shown</code>" in build_page(run_blocks, course)[1]
     assert json.loads((outputs.CACHE / "page.json").read_text())["outputs"]
     monkeypatch.setattr(outputs, "run_page", None)
-    assert "<code>shown</code>" in built(run_blocks, course)[1], "it is remembered"
+    assert "<code>shown</code>" in build_page(run_blocks, course)[1], "it is remembered"
 
 
 def test_a_package_that_is_not_installed_stops_only_a_strict_build(
@@ -363,7 +367,7 @@ def test_a_package_that_is_not_installed_stops_only_a_strict_build(
         raise outputs.NotInstalled("page.md imports torch, which is not installed")
 
     monkeypatch.setattr(outputs, "run_page", lacking)
-    assert "which is not installed</code>" in built(run_blocks, course)[1]
+    assert "which is not installed</code>" in build_page(run_blocks, course)[1]
     assert [one.levelname for one in caplog.records].count("WARNING") == 1
     assert not outputs.CACHE.exists()
 

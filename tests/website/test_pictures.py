@@ -68,12 +68,12 @@ def opened(chromium, tmp_path):
     assert errors == []
 
 
-def said(page) -> str:
+def read_says(page) -> str:
     """What the panel that is shown says about its step."""
     return page.inner_text(".stepper-says:visible")
 
 
-def value_of(page, name: str) -> str:
+def read_slider(page, name: str) -> str:
     """What a screen reader says about a slider."""
     return page.get_by_label(name, exact=True).get_attribute("aria-valuetext")
 
@@ -113,26 +113,26 @@ KINDS = Stepper(
 def test_buttons_keys_and_slider_move_between_the_steps(opened):
     page = opened(TWO)
     back, on = (page.get_by_label(f"Two panels: Step {word}") for word in ("back", "on"))
-    assert said(page) == "a" and page.inner_text(".x") == "0"
+    assert read_says(page) == "a" and page.inner_text(".x") == "0"
     back.click()  # stays at the first step
     on.click()
-    assert said(page) == "b" and page.get_attribute(".x", "data-mark") == "on"
+    assert read_says(page) == "b" and page.get_attribute(".x", "data-mark") == "on"
     page.keyboard.press("Enter")  # on the button, which has the focus
-    assert said(page) == "c" and page.get_attribute(".x", "data-mark") == ""
+    assert read_says(page) == "c" and page.get_attribute(".x", "data-mark") == ""
     page.focus("input[type=range]")
     page.keyboard.press("ArrowRight")
-    assert said(page) == "d" and value_of(page, "Step") == "3 of 3"
+    assert read_says(page) == "d" and read_slider(page, "Step") == "3 of 3"
     page.keyboard.press("Home")
-    assert said(page) == "a" and page.inner_text(".x") == "0"
+    assert read_says(page) == "a" and page.inner_text(".x") == "0"
 
 
 def test_a_choice_shows_its_panel_at_the_nearest_step(opened):
     page = opened(TWO)
     page.fill("input[type=range]", "2")
     page.click("label >> text=short")
-    assert said(page) == "f" and page.inner_text(".y") == "5" and page.is_hidden(".x")
+    assert read_says(page) == "f" and page.inner_text(".y") == "5" and page.is_hidden(".x")
     page.keyboard.press("ArrowLeft")  # the radio buttons' own: the panel before
-    assert said(page) == "b" and page.is_hidden(".y")
+    assert read_says(page) == "b" and page.is_hidden(".y")
 
 
 def test_play_runs_to_the_end_and_stops_when_asked(opened):
@@ -143,7 +143,7 @@ def test_play_runs_to_the_end_and_stops_when_asked(opened):
     page.click("text=Play")
     page.wait_for_function("document.querySelector('.stepper-says').textContent === 'd'")
     page.click("text=Play")  # from the start again
-    assert said(page) == "a"
+    assert read_says(page) == "a"
 
 
 def test_nothing_plays_where_the_reader_wants_less_motion(opened):
@@ -153,16 +153,16 @@ def test_nothing_plays_where_the_reader_wants_less_motion(opened):
 
 def test_each_slider_moves_its_own_value(opened):
     page = opened(DIALS)
-    assert (value_of(page, "size"), value_of(page, "kind")) == ("l", "p")
-    assert said(page) == "one 4" and page.locator("text=Play").count() == 0
+    assert (read_slider(page, "size"), read_slider(page, "kind")) == ("l", "p")
+    assert read_says(page) == "one 4" and page.locator("text=Play").count() == 0
     page.focus("#two-dial-1")
     page.keyboard.press("ArrowRight")
-    assert said(page) == "one 5" and value_of(page, "size") == "l"
+    assert read_says(page) == "one 5" and read_slider(page, "size") == "l"
     page.focus("#two-dial-0")
     page.keyboard.press("Home")
-    assert said(page) == "one 1" and page.inner_text(".x:visible") == "1"
+    assert read_says(page) == "one 1" and page.inner_text(".x:visible") == "1"
     page.click("label >> text=other")  # the values stay
-    assert said(page) == "other 1" and value_of(page, "size") == "s"
+    assert read_says(page) == "other 1" and read_slider(page, "size") == "s"
 
 
 def test_without_scripts_all_panels_show_their_end_or_the_start_of_the_dials(opened):
@@ -194,7 +194,7 @@ def test_a_browser_shows_each_step_as_it_is_computed(opened, picture):
             if not picture.dials:
                 page.fill("input[type=range]", str(step))
             shown = page.locator(".stepper-panel").nth(number)
-            assert said(page) == panel.says[step]
+            assert read_says(page) == panel.says[step]
             assert shown.evaluate(same, panel.html(step)), (panel.name, step)
 
 

@@ -13,7 +13,7 @@ from chapters.runner.course import ROOT, chapters
 from docs.pages import plots, results_page
 
 
-def svg(figure) -> ET.Element:
+def parse_svg(figure) -> ET.Element:
     """The drawing of a figure's HTML, parsed."""
     found = re.search(r"<svg.*?</svg>", figure._repr_html_(), re.DOTALL)
     return ET.fromstring(found[0])
@@ -28,26 +28,26 @@ def test_prefixes(value, text):
     assert si(value, "B/s") == text
 
 
-def texts(figure) -> list[str]:
-    return ["".join(e.itertext()) for e in svg(figure).iter("text")]
+def list_texts(figure) -> list[str]:
+    return ["".join(e.itertext()) for e in parse_svg(figure).iter("text")]
 
 
 def test_two_sizes_close_together_have_labels_beside_them():
     cases = [plots.InputSize(str(size), size, {"copy": 1.0}) for size in (134_000_000, 537_000_000)]
     figure = plots.draw_bandwidth(cases, None, "A <made-up> title")
-    assert {"100 MB", "1 GB"} <= set(texts(figure))
-    assert svg(figure).get("aria-label") == "A <made-up> title"
+    assert {"100 MB", "1 GB"} <= set(list_texts(figure))
+    assert parse_svg(figure).get("aria-label") == "A <made-up> title"
 
 
 @pytest.mark.parametrize("paper", ["#fdfcfa", "#171a20"])
 def test_colours_have_contrast_on_both_papers(paper):
     """3 : 1, what a mark needs; text never has these colours."""
     for colour in plots.COLOURS:
-        light, dark = sorted((_luminance(colour), _luminance(paper)), reverse=True)
+        light, dark = sorted((_compute_luminance(colour), _compute_luminance(paper)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 3, f"{colour} on {paper}"
 
 
-def _luminance(colour: str) -> float:
+def _compute_luminance(colour: str) -> float:
     parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

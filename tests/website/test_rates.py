@@ -83,7 +83,7 @@ class Machine:
 
 
 @cache
-def machine(device: str) -> Machine:
+def find_machine(device: str) -> Machine:
     """The ceilings of `device`, from all results files that measured some."""
     read: dict[int, float] = {}
     kernels, chat = load("ch05_kernels"), load("ch11_chat")
@@ -143,7 +143,7 @@ def attention(m: dict) -> Iterator[Work]:
             yield Work(what, time, m.get("threads", 1), 4 * rows * size, 8 * size)
 
 
-def weights(config: LlamaConfig) -> int:
+def count_weights(config: LlamaConfig) -> int:
     """The elements that a token multiplies with: the layers' and the head's."""
     width = config.hidden_size
     layer = width * config.head_dim * (config.qkv_heads + config.num_attention_heads)
@@ -152,7 +152,7 @@ def weights(config: LlamaConfig) -> int:
 
 
 def decode_steps(m: dict) -> Iterator[Work]:
-    count = weights(matmul_bench.DECODER)
+    count = count_weights(matmul_bench.DECODER)
     for name, time in m.items():
         yield Work(name, time, 1, 2 * count, 4 * count)
 
@@ -173,7 +173,7 @@ def int8(m: dict) -> Iterator[Work]:
 def decoders(m: dict) -> Iterator[Work]:
     for name, one in m.items():
         config = decoder_bench.config_of(name)
-        count, head = weights(config), 2 * config.hidden_size * config.vocab_size
+        count, head = count_weights(config), 2 * config.hidden_size * config.vocab_size
         for key, time in one["seconds"].items():
             tokens = one["prompt"] if key.endswith(" prefill") else 1
             # a prefill may multiply only its last token with the head's weights
@@ -224,20 +224,20 @@ def conversation(m: dict) -> Iterator[Rate]:
         yield Rate(f"first token: {turn['user']}", first, most)
 
 
-def board_of(name: str) -> Board:
+def find_board(name: str) -> Board:
     """The data sheet of the GPU on which a results file was measured; NVIDIA's driver says "NVIDIA H200"."""
     driver = {"NVIDIA H100 80GB HBM3": "H100 SXM"}.get(load(name)["gpu"], load(name)["gpu"])
     return next(board for board in BOARDS.values() if driver.endswith(board.name))
 
 
-def on_gpu(name: str) -> Callable[[dict], Iterator[Rate]]:
+def make_gpu_rates(name: str) -> Callable[[dict], Iterator[Rate]]:
     """The rates of a GPU's results file beside its data sheet: of arithmetic, and of memory or of first-level caches.
 
     Those caches give 128 bytes per multiprocessor and cycle, in which its lanes do 256 float32 operations.
     """
 
     def rates(m: dict) -> Iterator[Rate]:
-        board = board_of(name)
+        board = find_board(name)
         yield Rate("a large copy", m["ceilings"]["copy_rate"], board.bandwidth)
         yield Rate("a large product", m["ceilings"]["matrix_rate"], board.tensor)
         for case in m["cases"]:
@@ -254,7 +254,7 @@ def on_gpu(name: str) -> Callable[[dict], Iterator[Rate]]:
 
 
 def stores(m: dict) -> Iterator[Rate]:
-    board = board_of("ch08_stores")
+    board = find_board("ch08_stores")
     for kernel, busy in m["profiles"].items():
         for part in ("memory", "second-level cache", "tensor cores"):
             yield Rate(f"{kernel}, {part}", busy[part], 1.0)
@@ -279,7 +279,7 @@ RATES: dict[str, Callable[[dict], Iterable[Rate | Work]]] = {
     "ch11_conversation": conversation,
     "ch12_projections": projections,
     "ch13_attention": attention,
-    **{name: on_gpu(name) for name in ON_GPUS if load(name)},
+    **{name: make_gpu_rates(name) for name in ON_GPUS if load(name)},
 }
 
 
@@ -289,14 +289,14 @@ def test_each_results_file_is_covered():
     assert not set(RATES) & set(NO_RATES)
 
 
-def rates_of(name: str, results: dict) -> Iterator[Rate]:
+def list_rates(name: str, results: dict) -> Iterator[Rate]:
     for one in RATES[name](results["measured"]):
-        yield from [one] if isinstance(one, Rate) else machine(results["device"]).rates(one)
+        yield from [one] if isinstance(one, Rate) else find_machine(results["device"]).rates(one)
 
 
 @pytest.mark.parametrize("name", RATES)
 def test_no_rate_is_above_what_its_machine_measured(name):
-    rates = list(rates_of(name, load(name)))
+    rates = list(list_rates(name, load(name)))
     wrong = [
         f"{r.what}: {r.value:.3g} of {r.ceiling:.3g} per second"
         for r in rates

@@ -38,7 +38,7 @@ FAULTS = {
 }
 
 
-def page(extra: str) -> str:
+def make_page(extra: str) -> str:
     return GOOD.replace("<!-- here -->", extra)
 
 
@@ -49,10 +49,10 @@ def site(tmp_path_factory):
     texts = {
         "index.html": GOOD,
         "404.html": "<script src='/no.js'></script>",
-        "foreign.html": page(FOREIGN).replace("Verified on TVM", ""),
+        "foreign.html": make_page(FOREIGN).replace("Verified on TVM", ""),
         "style.css": style,
         "heavy.svg": f"<svg xmlns='http://www.w3.org/2000/svg'>{' ' * 1_600_000}</svg>",
-        **{f"fault{n}.html": page(extra) for n, extra in enumerate(FAULTS)},
+        **{f"fault{n}.html": make_page(extra) for n, extra in enumerate(FAULTS)},
     }
     for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8")

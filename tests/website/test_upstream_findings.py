@@ -37,7 +37,7 @@ for line in sys.stdin:
 """
 
 
-def imported(finding: Finding) -> set[str]:
+def find_imports(finding: Finding) -> set[str]:
     """The packages that a script imports."""
     names = set()
     for node in ast.walk(ast.parse(finding.path.read_text(encoding="utf-8"))):
@@ -52,7 +52,7 @@ def imported(finding: Finding) -> set[str]:
 def test_it_is_a_script_for_a_stranger(finding):
     assert len(finding.path.read_text(encoding="utf-8").splitlines()) <= 40
     allowed = {"tvm", "tvm_ffi", "numpy", "time"}
-    assert imported(finding) <= allowed | (
+    assert find_imports(finding) <= allowed | (
         {"torch"} if "(Needs PyTorch.)" in finding.should else set()
     )
     assert finding.kind in KINDS
@@ -87,7 +87,7 @@ def run_alone(path: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("finding", FOUND, ids=lambda one: one.path.stem)
 def test_it_shows_its_fault_on_this_tvm(finding, run):
-    if "torch" in imported(finding):
+    if "torch" in find_imports(finding):
         pytest.importorskip("torch", reason='needs PyTorch: pip install -e ".[models]"')
     status, printed = run(finding.path)
     crashed = finding.kind == "a crash" and status not in (0, 1)

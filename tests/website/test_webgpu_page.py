@@ -106,14 +106,14 @@ def _choose(page, **choices: int) -> None:
         page.select_option(f"#webgpu-{name}", str(value))
 
 
-def _text(page, name: str) -> str:
+def _read_text(page, name: str) -> str:
     return page.text_content(f"#webgpu-{name}")
 
 
 def _run(page) -> str:
     page.click("#webgpu-run")
     page.wait_for_function("!document.getElementById('webgpu-run').disabled")
-    return _text(page, "verdict")
+    return _read_text(page, "verdict")
 
 
 def _replace(page, old: str, new: str) -> None:
@@ -124,7 +124,7 @@ def _replace(page, old: str, new: str) -> None:
 
 
 def test_what_tvm_wrote_is_right(page):
-    assert "swiftshader" in _text(page, "device").lower()
+    assert "swiftshader" in _read_text(page, "device").lower()
     _choose(page, dtype=0, fault=0, rows=0)
     assert _run(page).startswith(f"Right numbers: all {ROWS[0]} rows agree with float64.")
     row = page.locator("#webgpu-runs tbody tr").first.locator("td").all_text_contents()
@@ -134,7 +134,7 @@ def test_what_tvm_wrote_is_right(page):
 @pytest.mark.parametrize("number", range(1, len(FAULTS)), ids=lambda n: FAULTS[n].title)
 def test_every_fault_shows(page, number):
     _choose(page, dtype=0, fault=number, rows=0)
-    assert _text(page, "says") == FAULTS[number].says
+    assert _read_text(page, "says") == FAULTS[number].says
     said = _run(page)
     assert said.startswith("Wrong numbers: ") and f"of {ROWS[0]} rows differ" in said
 
@@ -152,7 +152,7 @@ def _draw(page, offs) -> None:
     )
 
 
-def _row(page) -> str:
+def _read_worst_row(page) -> str:
     """What the map says, without the list of wrong rows; the marked cell must be that of the row."""
     says = page.inner_text(f"{MAP} .row-map-where").rpartition(". Row ")[2].removeprefix("Row ")
     marked = page.locator(f"{MAP} .row-map-here")
@@ -170,9 +170,9 @@ def test_the_map_has_a_cell_per_row_and_marks_the_worst(page):
         assert page.get_attribute(f"{MAP} path.row-map-{name}", "d").count("M") == count
     assert page.locator(f"{MAP} li").all_inner_texts()[:2] == ["3 right", "2 off by up to 1 %"]
     assert page.inner_text(f"{MAP} .row-map-where").startswith("Wrong: rows 1, 3 to 5, 7 to 8. ")
-    assert _row(page) == "5 has elements that are not a number."
+    assert _read_worst_row(page) == "5 has elements that are not a number."
     _draw(page, [0, 0.3, 0.2])
-    assert _row(page) == "1 is off by up to 30.0 % of its largest value."
+    assert _read_worst_row(page) == "1 is off by up to 30.0 % of its largest value."
     assert page.locator(f"{MAP} li").all_inner_texts() == ["1 right", "2 off by up to 100 %"]
 
 
@@ -213,13 +213,13 @@ def test_a_missing_barrier_that_does_not_show_is_said_to_be_luck(opened):
 def test_an_error_of_the_compiler_leads_to_its_line(page):
     _choose(page, dtype=0, fault=0, rows=0)
     _replace(page, "var partial", "var rows ! partial")
-    assert _text(page, "says").startswith("Edited by you.")
+    assert _read_text(page, "says").startswith("Edited by you.")
     assert _run(page).startswith("The browser's compiler refuses this text.line ")
     page.click("#webgpu-verdict li button")
     selected = "(t => t.value.slice(t.selectionStart, t.selectionEnd))(document.activeElement)"
     assert "partial" in page.evaluate(selected)
     page.click("#webgpu-reset")
-    assert _text(page, "says") == FAULTS[0].says
+    assert _read_text(page, "says") == FAULTS[0].says
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ DEFINE = "Object.defineProperty"
 )
 def test_without_webgpu_one_sentence_says_so(opened, script, sentence):
     page = opened(f"<script>{script}</script>")
-    assert sentence in _text(page, "device")
+    assert sentence in _read_text(page, "device")
     assert page.is_disabled("#webgpu-run")
     assert "fn main_kernel(" in page.input_value("#webgpu-text")
 
@@ -280,7 +280,7 @@ def test_a_lost_device_is_told_and_opened_anew(opened):
     page.click("#webgpu-run")
     page.evaluate("lastDevice.destroy()")
     page.wait_for_function("!document.getElementById('webgpu-run').disabled")
-    assert _text(page, "verdict").startswith("The device was lost")
+    assert _read_text(page, "verdict").startswith("The device was lost")
     _choose(page, rows=0)
     assert _run(page).startswith("Right numbers")
 
