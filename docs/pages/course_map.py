@@ -6,11 +6,18 @@ Goals are the list under the lesson's heading that says what a learner will be â
 from __future__ import annotations
 
 import html
+import importlib
 import re
+from types import ModuleType
 
 from chapters.kit.draw.table import Html, Table
 from chapters.runner import catalogue
 from chapters.runner.course import Chapter, chapter, chapters
+
+
+def import_from_chapter(number: int, module: str = "bench") -> ModuleType:
+    """A module of chapter `number`, such as its bench."""
+    return importlib.import_module(f"chapters.{chapter(number).slug}.{module}")
 
 
 def link_chapter(number: int, words: str = "") -> Html:

@@ -5,23 +5,17 @@ A ratio below 1 in a sentence means that another runtime is ahead.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, count_noun, duration, si
-from chapters.runner.course import chapter
 from docs.pages import plots
+from docs.pages.course_map import import_from_chapter
 from docs.pages.plots import display_name
 
 OURS = ("ours", "fusion_by_hand")
 # kernels that do only a part of the work: their time is not a speed of the whole
 BOUNDS = ("read w", "multiply-add", "tile", "copy")
-
-
-def _import_of_chapter(number: int, module: str = "bench"):
-    """A module of a chapter, such as its bench."""
-    return importlib.import_module(f"chapters.{chapter(number).slug}.{module}")
 
 
 def _find_best_baseline(seconds: Mapping[str, float]) -> str:
@@ -50,7 +44,7 @@ def draw_pass_gain(measured: dict) -> list[plots.Figure]:
     claim = f"Without the transpose, a product is {' and '.join(gains)} of x."
     title = f"x @ w.T for w of ({measured['n']}, {measured['k']}), before and after the pass"
     caption = "Neither side has a schedule (loops tiled, vectorized, parallel): chapter 5 adds it."
-    table = _import_of_chapter(3).pass_table(measured)
+    table = import_from_chapter(3).pass_table(measured)
     return [plots.draw_bars(entries, "less is better", title, caption, table, claim=claim)]
 
 
@@ -63,7 +57,7 @@ def draw_matmul_speeds(measured: dict) -> list[plots.Figure]:
 
 
 def _draw_matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -> plots.Figure:
-    peak = max(_import_of_chapter(5).peak(seconds, threads) for seconds in by_rows.values())
+    peak = max(import_from_chapter(5).peak(seconds, threads) for seconds in by_rows.values())
     present = dict.fromkeys(name for seconds in by_rows.values() for name in seconds)
     names = [name for name in present if name not in BOUNDS]
     speeds = {
@@ -109,7 +103,7 @@ def draw_decode_gain(measured: dict) -> list[plots.Figure]:
     )
     title = "One token through a small decoder of two layers, 1 thread"
     caption = "TVM has no schedule for a CPU, so “as exported” runs plain loops."
-    table = _import_of_chapter(5).decode_table(measured)
+    table = import_from_chapter(5).decode_table(measured)
     return [plots.draw_bars(entries, "less is better", title, caption, table, claim=claim)]
 
 
@@ -123,7 +117,7 @@ YARDSTICK = (
 
 def draw_norm_bandwidth(measured: dict) -> list[plots.Figure]:
     """ch04_cpu: bytes per second over size, one figure for each dtype, at the largest number of threads."""
-    bench = _import_of_chapter(4)
+    bench = import_from_chapter(4)
     threads = max(measured, key=int)
     by_dtype: dict[str, list[plots.InputSize]] = {}
     for case, seconds in measured[threads].items():
@@ -164,7 +158,7 @@ def _add_copy(seconds: dict[str, float]) -> dict[str, float]:
 
 def draw_bias_speedups(measured: dict) -> list[plots.Figure]:
     """ch06_int8: for each unit the speedup over a separate bias pass; then the speed beside PyTorch's."""
-    table = _import_of_chapter(6).speedups(measured)
+    table = import_from_chapter(6).speedups(measured)
     lines = [row[1:6] for row in table.rows if row[0] == measured["m"]]
     units = dict.fromkeys(unit for _, unit, *_ in lines)
     figures = [
@@ -217,7 +211,7 @@ def _draw_beside_torch(measured: dict) -> list[plots.Figure]:
     caption = "“PyTorch” packs the weights anew in each call."
     labels, table = (
         ("K, the length of a sum", "operations per second"),
-        _import_of_chapter(6).beside_torch(measured),
+        import_from_chapter(6).beside_torch(measured),
     )
     return [plots.draw_lines(series, labels, title, caption, table, claim, unit="")]
 
@@ -302,7 +296,7 @@ def draw_chat_speed(measured: dict) -> list[plots.Figure]:
     """ch11_chat: tokens per second of each runtime, decoding and reading a prompt; then the time to a first token."""
     threads, found = list(measured["threads"].items())[-1]
     where, tokens = count_noun(int(threads), "thread"), measured["prefill"]
-    bench = _import_of_chapter(11, "bench_inputs")
+    bench = import_from_chapter(11, "bench_inputs")
     decode, prefill = (
         {
             name: count / seconds
@@ -365,13 +359,13 @@ def _draw_first_token(seconds: dict[str, float]) -> plots.Figure:
     )
     title = "From the start of a process to the first token"
     caption = "Everything was read from disk before. Chapter 11 shows where our time goes."
-    table = _import_of_chapter(11, "first_token").table_of(seconds)
+    table = import_from_chapter(11, "first_token").table_of(seconds)
     return plots.draw_bars(entries, "less is better", title, caption, table, claim=claim)
 
 
 def draw_weight_bytes(measured: dict) -> list[plots.Figure]:
     """ch11_perplexity: megabytes per token by the way the weights are stored; and what rounding them costs."""
-    given = _import_of_chapter(11, "given")
+    given = import_from_chapter(11, "given")
     sizes = given.token_bytes(measured)
     entries = [
         Bar(name, size / 1e6, f"{size / 1e6:.0f} MB", ours="file" in name)

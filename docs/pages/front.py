@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.picture import Picture, picture
 from chapters.kit.draw.stepper import Panel, Stepper, belongs
 from chapters.kit.draw.table import Html, count_noun, duration
-from chapters.runner.course import PATHS, ROOT, Chapter, chapter, chapters
+from chapters.runner.course import PATHS, ROOT, Chapter, chapters
 from docs.pages.course_map import (
     PATH_NAMES,
     format_hours,
     format_path_hours,
+    import_from_chapter,
     link_chapter,
     read_goals,
     render_inline,
@@ -97,7 +97,7 @@ def draw_chat_bars() -> Bars:
     results = load("ch11_chat")
     measured = results["measured"]
     threads, found = list(measured["threads"].items())[-1]
-    bench = importlib.import_module(f"chapters.{chapter(11).slug}.bench_inputs")
+    bench = import_from_chapter(11, "bench_inputs")
     names = {
         "This course": bench.OURS,
         "llama.cpp, same file": "llama.cpp",

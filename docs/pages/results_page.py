@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 
 from chapters.kit.bench import peak
 from chapters.kit.bench.results import Several, SourcedTable, load, not_yet
 from chapters.kit.draw.table import Table, si
-from chapters.runner.course import chapter
 from docs.pages import cpu_results, gpu_results
+from docs.pages.course_map import import_from_chapter
 from docs.pages.plots import Details
 
 # what the columns of a chapter's tables mean, where their names do not say it
@@ -63,7 +62,7 @@ def show_chapter(number: int) -> Several | SourcedTable:
 
 
 def _show_tables(number: int) -> list:
-    bench = importlib.import_module(f"chapters.{chapter(number).slug}.bench")
+    bench = import_from_chapter(number)
     if hasattr(bench, "TABLES"):
         return [bench.show_results(name) for name in bench.TABLES]
     return [bench.show_results()]
@@ -95,7 +94,7 @@ def find_peaks() -> dict[str, float]:
             alone["measured"]["float32_operations_per_second"]
         )
     if kernels := load("ch05_kernels"):
-        bench = importlib.import_module(f"chapters.{chapter(5).slug}.bench")
+        bench = import_from_chapter(5)
         by_rows = kernels["measured"]["threads"].get("1", {}).values()
         found.setdefault(kernels["device"], []).extend(bench.peak(one, 1) for one in by_rows)
     return {device: max(rates) for device, rates in found.items() if rates}
