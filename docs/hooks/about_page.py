@@ -25,11 +25,11 @@ def on_env(env, config, files):
 
 @event_priority(-60)  # when the page's text is complete
 def on_page_content(content, page, config, files):
-    page.meta.setdefault("description", described(content) or config.site_description)
+    page.meta.setdefault("description", describe_page(content) or config.site_description)
     return content
 
 
-def described(content: str) -> str:
+def describe_page(content: str) -> str:
     """The first paragraphs of a page as a description, cut at a sentence or a word; "" if it has none."""
     text = ""
     for inner in _PARAGRAPH.findall(

@@ -15,9 +15,9 @@ _EMPTY_HEAD = re.compile(r"<th( [^>]*)?>\s*</th>")
 
 @event_priority(-50)  # after every part of the page is in it
 def on_page_content(content, page, config, files):
-    return without_empty_heads(content)
+    return replace_empty_heads(content)
 
 
-def without_empty_heads(content: str) -> str:
+def replace_empty_heads(content: str) -> str:
     """The page with a plain cell for each empty `th`, which a screen reader would announce as a header without text."""
     return _EMPTY_HEAD.sub(r"<td\1></td>", content)

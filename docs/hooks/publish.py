@@ -28,11 +28,11 @@ from chapters.runner import course
 from chapters.runner.learner_file import make_missing, stub_text
 from docs.pages import outputs, plots
 from docs.pages.course_map import PATH_NAMES
-from docs.pages.exercises import with_exercises
-from docs.pages.notebook import links, offered
-from docs.pages.notebook import name as notebook_name
-from docs.pages.repo_links import Repository, source_page
-from docs.pages.solution_page import solution_page
+from docs.pages.exercises import complete_exercises
+from docs.pages.notebook import make_download, render_links
+from docs.pages.notebook import make_file_name as notebook_name
+from docs.pages.repo_links import Repository, make_source_page
+from docs.pages.solution_page import make_solution_page
 
 PAGES_BEFORE = [
     {"Home": "index.md"},
@@ -72,25 +72,25 @@ def on_config(config):
         raise PluginError(str(error)) from None
     make_missing()  # lessons link to them
     notebook_settings.templates_dir = TEMPLATES
-    config.nav = [*PAGES_BEFORE, {"Chapters": navigation()}, *PAGES_AFTER]
+    config.nav = [*PAGES_BEFORE, {"Chapters": build_navigation()}, *PAGES_AFTER]
     _sheets[:] = config.extra_css
     config.extra_css = [STYLE]
-    config.copyright = f"Verified on {stamp()}"  # in the footer of every page
+    config.copyright = f"Verified on {describe_build()}"  # in the footer of every page
     return config
 
 
-def navigation() -> list:
+def build_navigation() -> list:
     """The pages of all chapters, as MkDocs' `nav` has them."""
     parts = []
     for chapter in _chapters.values():
-        number, home = chapter.number, _home(chapter)
+        number, home = chapter.number, _chapter_address(chapter)
         kinds = [kind for kind in KINDS_OF_PAGE if kind != "Lab" or not chapter.is_capstone]
         pages = [{f"{kind} {number}": f"{home}/{kind.lower()}.md"} for kind in kinds]
         parts.append({f"{number} · {chapter.title}": pages})
     return parts
 
 
-def _home(chapter: course.Chapter) -> str:
+def _chapter_address(chapter: course.Chapter) -> str:
     return f"chapters/{chapter.slug}"
 
 
@@ -106,23 +106,23 @@ def on_files(files, config):
             linked += repository.targets(file.content_string, Path(file.abs_src_path).parent)
     _add_sources(linked, files, config, repository)
     written = [Path(config.docs_dir, sheet).read_text(encoding="utf-8") for sheet in _sheets]
-    files.append(File.generated(config, STYLE, content="\n".join([*written, drawn_style()])))
+    files.append(File.generated(config, STYLE, content="\n".join([*written, collect_styles()])))
     return files
 
 
 def _add_chapter(chapter, files, config, repository: Repository) -> list[Path]:
     """Add the pages of one chapter; returns the files of the repository that they link to."""
-    root, home = repository.root, _home(chapter)
+    root, home = repository.root, _chapter_address(chapter)
     lab, second = chapter.folder / "lab.py", chapter.solution_folder / "second_way.py"
-    kept = outputs.kept_file(f"{home}/lab.py")
+    kept = outputs.find_output_file(f"{home}/lab.py")
     for path in (chapter.solution, second, *(() if chapter.is_capstone else (lab, kept))):
         if not path.exists():
             raise PluginError(f"There is no {path.relative_to(root).as_posix()}.")
-    lesson_text, solution = chapter.lesson.read_text(encoding="utf-8"), solution_page(chapter)
+    lesson_text, solution = chapter.lesson.read_text(encoding="utf-8"), make_solution_page(chapter)
     generated, lab_text = {"solution.md": solution}, ""
     if not chapter.is_capstone:
         lab_text, executed = (path.read_text(encoding="utf-8") for path in (lab, kept))
-        notebook = offered(executed, config.repo_url, drawn_style())
+        notebook = make_download(executed, config.repo_url, collect_styles())
         generated[notebook_name(chapter.slug)] = notebook
         files.append(File.generated(config, f"{home}/lab.md", abs_src_path=str(kept)))
     place, index = (str(root), config.site_dir, config.use_directory_urls), f"{home}/index.html"
@@ -143,12 +143,12 @@ def _add_sources(linked, files, config, repository: Repository) -> None:
     for path in dict.fromkeys(linked):
         uri = repository.uri(path)
         if uri and uri.startswith("source/"):
-            content = source_page(path, repository.root, stubs.get(path))
+            content = make_source_page(path, repository.root, stubs.get(path))
             inclusion = InclusionLevel.NOT_IN_NAV
             files.append(File.generated(config, uri, content=content, inclusion=inclusion))
 
 
-def drawn_style() -> str:
+def collect_styles() -> str:
     """The style sheets of everything that draws, once for the whole site."""
     modules = [ir_diff, plots]
     for module in pkgutil.iter_modules(draw.__path__):
@@ -162,7 +162,7 @@ GET = (
 )
 
 
-def with_address(markdown: str, repo_url: str | None) -> str:
+def insert_address(markdown: str, repo_url: str | None) -> str:
     """A page that says where to get the repository, as far as that is known."""
     found = f"Clone the repository: `git clone {repo_url}`."
     return markdown.replace(GET, found) if repo_url else markdown
@@ -177,16 +177,18 @@ def on_page_markdown(markdown, page, config, files):
     if chapter := _chapters.get(uri):
         page.meta["title"] = f"{chapter.number} · {chapter.title}"
         try:
-            markdown = with_exercises(markdown, chapter)
+            markdown = complete_exercises(markdown, chapter)
         except course.CourseError as error:
             raise PluginError(f"{uri}: {error}") from None
-        return beneath_title(repository.relink(markdown, chapter.folder, uri), facts(chapter))
+        return insert_beneath_title(
+            repository.relink(markdown, chapter.folder, uri), render_facts(chapter)
+        )
     if uri.endswith("/lab.md"):
         page.meta["title"] = f"Lab {int(slug[2:4])}"
         return ""  # mkdocs-jupyter makes the page from the notebook
-    markdown = with_address(markdown, config.repo_url)
-    made = repository.root / "solutions" / slug  # a page without a file shows a solution
-    folder = Path(page.file.abs_src_path).parent if page.file.abs_src_path else made
+    markdown = insert_address(markdown, config.repo_url)
+    solutions = repository.root / "solutions" / slug  # a page without a file shows a solution
+    folder = Path(page.file.abs_src_path).parent if page.file.abs_src_path else solutions
     return repository.relink(markdown, folder, uri)
 
 
@@ -207,25 +209,25 @@ def on_page_content(content, page, config, files):
     # the template's page as text; what mkdocs-jupyter adds around it are colours that the site has already
     content = html.unescape(re.match(r"<pre>(.*?)</pre>", content, re.DOTALL)[1])
     content = re.sub(r'(<a href=")([^"#:]+)', point, content)
-    return content.replace("</h1>", f"</h1>{lab_facts(slug, config.repo_url)}", 1)
+    return content.replace("</h1>", f"</h1>{render_lab_facts(slug, config.repo_url)}", 1)
 
 
-def beneath_title(markdown: str, facts: str) -> str:
+def insert_beneath_title(markdown: str, facts: str) -> str:
     """A page with its facts beneath its title, or at its top if the Markdown has no title."""
     title = re.match(r"\s*# .+\n", markdown)
     end = title.end() if title else 0
     return f"{markdown[:end].strip()}\n\n{facts}\n\n{markdown[end:]}"
 
 
-def lab_facts(slug: str, address: str | None) -> str:
+def render_lab_facts(slug: str, address: str | None) -> str:
     """How to run a lab, and buttons for its notebook."""
     return (
         f'<div class="facts"><p>Run it yourself: <code>python -m chapters.{slug}</code></p>'
-        f"{links(slug, address)}</div>"
+        f"{render_links(slug, address)}</div>"
     )
 
 
-def facts(chapter) -> str:
+def render_facts(chapter) -> str:
     """What a reader wants to know before starting: time, needs, GPU, links, versions."""
     numbers = {c.number: c for c in _chapters.values()}
     needs = [f"[{n} · {numbers[n].title}](../{numbers[n].slug}/lesson.md)" for n in chapter.needs]
@@ -237,7 +239,7 @@ def facts(chapter) -> str:
     ]
     minutes = f"{chapter.minutes} minutes{f' ({joined})' if (joined := ', '.join(shorter)) else ''}"
     gpu = "no GPU needed" if chapter.gpu == "no" else f"GPU {chapter.gpu}"
-    source = f"../../source/{_home(chapter)}/{chapter.file}.md"
+    source = f"../../source/{_chapter_address(chapter)}/{chapter.file}.md"
     links = {} if chapter.is_capstone else {"Lab": "lab.md"}
     links |= {f"Your file: {chapter.file}": source, "Solution": "solution.md"}
     buttons = " ".join(f"[{words}]({uri}){{ .md-button }}" for words, uri in links.items())
@@ -249,13 +251,13 @@ def facts(chapter) -> str:
 {buttons}
 {{ .facts-links }}
 
-Verified on {stamp()}
+Verified on {describe_build()}
 {{ .facts-stamp }}
 
 </div>"""
 
 
-def stamp() -> str:
+def describe_build() -> str:
     """The versions this build runs the page with, its date (SOURCE_DATE_EPOCH if set) and device."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     now = datetime.fromtimestamp(int(epoch), timezone.utc) if epoch else datetime.now(timezone.utc)

@@ -16,88 +16,88 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority, get_plugin_logger
 
 from docs.pages import outputs
-from docs.pages.blocks import Block, NotInstalled, PageError, blocks_of, find_blocks
-from docs.pages.fences import fenced
+from docs.pages.blocks import Block, NotInstalled, PageError, find_blocks, read_blocks
+from docs.pages.fences import fence_code
 
 log = get_plugin_logger("run_blocks")
 
-_placed: dict[str, dict[str, str]] = {}  # page -> placeholder -> HTML
-_shown: dict[str, outputs.PageOutput | PageError] = {}  # page's file -> what it showed
+_placeholders: dict[str, dict[str, str]] = {}  # page -> placeholder -> HTML
+_outputs: dict[str, outputs.PageOutput | PageError] = {}  # page's file -> what it showed
 
 
 @event_priority(-100)  # when the pages are settled
 def on_nav(nav, config, files):
     wanted: dict[str, list[Block]] = {}
-    _shown.clear()
-    for where, path in _sources(files, config).items():
+    _outputs.clear()
+    for where, path in _find_sources(files, config).items():
         try:
-            blocks = blocks_of(path, where)
+            blocks = read_blocks(path, where)
         except PageError as error:
-            _shown[where] = error
+            _outputs[where] = error
             continue
-        found = outputs.valid(where, blocks)
+        found = outputs.load_valid(where, blocks)
         if outputs.is_lab(where):
             # mkdocs-jupyter has wrapped the page's file, and the wrapper does not know this path
             page = files.get_file_from_path(where.removesuffix("py") + "md")
-            page.abs_src_path = str(outputs.kept_file(where))
+            page.abs_src_path = str(outputs.find_output_file(where))
             if not found:  # which ends a strict build
                 log.warning(f"{where} has changed: run `python -m docs.pages.outputs {where}`.")
         elif found:
-            _shown[where] = found
+            _outputs[where] = found
         elif blocks:
             wanted[where] = blocks
     if wanted:
         log.info(f"{len(wanted)} pages have code whose output is not known; running them")
 
     def done(where: str, ran: outputs.PageOutput | PageError) -> None:
-        _shown[where] = ran  # an error is raised when the page has its turn
+        _outputs[where] = ran  # an error is raised when the page has its turn
         if not isinstance(ran, PageError):
-            outputs.remember(where, wanted[where], ran, outputs.CACHE)
+            outputs.save_output(where, wanted[where], ran, outputs.CACHE)
 
     outputs.run_all(wanted, done, log.info)
     return nav
 
 
-def _sources(files, config) -> dict[str, Path]:
+def _find_sources(files, config) -> dict[str, Path]:
     """The files with the code of the pages, by their path in the repository; a lab's page is made from lab.py."""
     found = {}
     for file in files.documentation_pages():
-        path = source(file, config)
+        path = find_source(file, config)
         if path and path.exists():
-            found[path.relative_to(_root(config)).as_posix()] = path
+            found[path.relative_to(_find_root(config)).as_posix()] = path
     return found
 
 
-def source(file, config) -> Path | None:
+def find_source(file, config) -> Path | None:
     """The file with the code of a page; None if the page was not made from one file."""
     if file.src_uri.endswith("/lab.md"):
-        return _root(config) / file.src_uri.replace("/lab.md", "/lab.py")
+        return _find_root(config) / file.src_uri.replace("/lab.md", "/lab.py")
     return Path(file.abs_src_path) if file.abs_src_path else None
 
 
-def _root(config) -> Path:
+def _find_root(config) -> Path:
     return Path(config.config_file_path).parent
 
 
 @event_priority(100)  # before other hooks add lines
 def on_page_markdown(markdown, page, config, files):
-    path = source(page.file, config)
-    where = path.relative_to(_root(config)).as_posix() if path else page.file.src_uri
-    shown = _shown.get(where)
-    if isinstance(shown, PageError) and not isinstance(shown, NotInstalled):
-        raise PluginError(str(shown))
-    if shown is None:
+    path = find_source(page.file, config)
+    where = path.relative_to(_find_root(config)).as_posix() if path else page.file.src_uri
+    ran = _outputs.get(where)
+    if isinstance(ran, PageError) and not isinstance(ran, NotInstalled):
+        raise PluginError(str(ran))
+    if ran is None:
         return markdown
     lines = markdown.split("\n")
     blocks = find_blocks(lines, where)
-    if isinstance(shown, NotInstalled):  # the rest of the site is of use without it
-        log.warning(str(shown))  # which ends a strict build
-        shown = outputs.PageOutput([[{"printed": str(shown)}] for _ in blocks], "", [])
-    placed = _placed[page.file.src_uri] = {}
-    outputs_of_blocks = enumerate(zip(blocks, shown.outputs, strict=True))
+    if isinstance(ran, NotInstalled):  # the rest of the site is of use without it
+        log.warning(str(ran))  # which ends a strict build
+        ran = outputs.PageOutput([[{"printed": str(ran)}] for _ in blocks], "", [])
+    placed = _placeholders[page.file.src_uri] = {}
+    outputs_of_blocks = enumerate(zip(blocks, ran.outputs, strict=True))
     for number, (block, output) in reversed(list(outputs_of_blocks)):
-        new = [] if block.hide else ["", fenced(block.code)]
-        if made := output_html(output, shown.made if block.mark else ""):
+        new = [] if block.hide else ["", fence_code(block.code)]
+        if made := render_output(output, ran.made if block.mark else ""):
             placeholder = f"OUTPUT-OF-BLOCK-{number}-END"
             placed[placeholder] = made
             new += ["", placeholder]
@@ -107,7 +107,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(content, page, config, files):
-    for placeholder, output in _placed.pop(page.file.src_uri, {}).items():
+    for placeholder, output in _placeholders.pop(page.file.src_uri, {}).items():
         paragraph = f"<p>{placeholder}</p>"
         if content.count(paragraph) != 1:
             raise PluginError(
@@ -118,7 +118,7 @@ def on_page_content(content, page, config, files):
     return content
 
 
-def output_html(output: outputs.Output, made: str = "") -> str:
+def render_output(output: outputs.Output, made: str = "") -> str:
     """The output of a block as HTML, "" if it has none. made: where and when, if it may differ elsewhere."""
     parts = []
     for part in output:
@@ -127,14 +127,14 @@ def output_html(output: outputs.Output, made: str = "") -> str:
                 note = f"<p><small>{html.escape(made)}</small></p>" if made else ""
                 parts.append(f'<div class="run-value" data-search-exclude>{value}{note}</div>')
             elif kind == "error":
-                parts.append(_text_html(outputs.error_text(value), "error", ""))
+                parts.append(_render_text(outputs.format_error(value), "error", ""))
             else:
                 caption = "output" if kind == "printed" else "value"
-                parts.append(_text_html(value.rstrip(), caption, made))
+                parts.append(_render_text(value.rstrip(), caption, made))
     return "".join(parts)
 
 
-def _text_html(text: str, caption: str, made: str) -> str:
+def _render_text(text: str, caption: str, made: str) -> str:
     kind, note = f"run-{caption}", f", {html.escape(made)}" if made else ""
     excluded = (
         "" if caption == "error" else " data-search-exclude"

@@ -39,16 +39,16 @@ def on_page_markdown(markdown, page, config, files):
 
 @event_priority(-50)  # when outputs are in their places
 def on_page_content(content, page, config, files):
-    return for_search(content)
+    return mark_for_search(content)
 
 
-def for_search(content: str) -> str:
+def mark_for_search(content: str) -> str:
     """The page with its listings marked as not to be searched, and its printed errors as to be searched."""
     content = _LISTING.sub(lambda match: f"{match[0]} data-search-exclude", content)
-    return _PRINTED.sub(_with_errors, content)
+    return _PRINTED.sub(_unmark_errors, content)
 
 
-def _with_errors(match: re.Match) -> str:
+def _unmark_errors(match: re.Match) -> str:
     if not ERROR.search(match[3]):
         return match[0]
     lines = (

@@ -69,31 +69,31 @@ def on_page_content(content, page, config, files):
         or uri.endswith("solution.md")
     ):
         return content
-    terms = terms_of(Path(config.docs_dir) / GLOSSARY)
-    return with_terms(content, terms, get_relative_url(glossary.url, page.url))
+    terms = read_terms(Path(config.docs_dir) / GLOSSARY)
+    return link_terms(content, terms, get_relative_url(glossary.url, page.url))
 
 
 @cache
-def terms_of(path: Path) -> dict[str, tuple[str, str]]:
+def read_terms(path: Path) -> dict[str, tuple[str, str]]:
     """{form of a term: (the anchor of its entry, its definition as plain text)} of the glossary at `path`."""
     found = {}
     for entry in _ENTRY.finditer(path.read_text(encoding="utf-8")):
         term = entry["term"]
         text = re.sub(r"<[^>]+>", "", plain_markdown.markdown(" ".join(entry["text"].split())))
         anchor = slugify(term, "-")
-        for form in FORMS.get(term, forms(term)):
+        for form in FORMS.get(term, list_forms(term)):
             found[form] = anchor, html.unescape(text)
     return found
 
 
-def forms(term: str) -> tuple[str, ...]:
+def list_forms(term: str) -> tuple[str, ...]:
     """How prose writes a term: as it is, and in the plural; a word that begins a sentence has a capital there."""
     plain = term.split()[0][1:].islower()
     word = term[0].lower() + term[1:] if plain else term
     return word, f"{word}s"
 
 
-def with_terms(content: str, terms: dict[str, tuple[str, str]], glossary: str) -> str:
+def link_terms(content: str, terms: dict[str, tuple[str, str]], glossary: str) -> str:
     """A page with a link at the first use of each term, in prose alone. glossary: the address of that page."""
     words = "|".join(re.escape(form) for form in sorted(terms, key=len, reverse=True))
     word = re.compile(rf"(?<![\w.`-])(?:{words})(?![\w`(-]|\.\w)", re.IGNORECASE)

@@ -13,7 +13,7 @@ only; and it puts the buttons of every block into a landmark without a name, whi
   const SCROLLERS = [".ir-picture, .kernel-picture", ...NAMES.map(([selector]) => selector)].join(", ");
   const stops = new WeakSet();
 
-  function scrolls(element) {
+  function isScrollable(element) {
     const style = getComputedStyle(element);
     const can = (overflow) => overflow === "auto" || overflow === "scroll";
     return (
@@ -22,7 +22,7 @@ only; and it puts the buttons of every block into a landmark without a name, whi
     );
   }
 
-  function mend(element, over = scrolls(element)) {
+  function updateStop(element, over = isScrollable(element)) {
     if (over) {
       if (element.getAttribute("tabindex") !== "0") element.setAttribute("tabindex", "0");
       if (stops.has(element)) return;
@@ -38,10 +38,10 @@ only; and it puts the buttons of every block into a landmark without a name, whi
 
   /* all are measured before one is changed: after a change the browser would have to lay out the page again */
   const resized = new ResizeObserver((entries) =>
-    entries.map(({ target }) => [target, scrolls(target)]).forEach(([target, over]) => mend(target, over)),
+    entries.map(({ target }) => [target, isScrollable(target)]).forEach(([target, over]) => updateStop(target, over)),
   );
 
-  function look(root) {
+  function observeScrollers(root) {
     const all = (selector) => [
       ...(root.matches(selector) ? [root] : []),
       ...root.querySelectorAll(selector),
@@ -50,16 +50,16 @@ only; and it puts the buttons of every block into a landmark without a name, whi
     all("nav.md-code__nav").forEach((nav) => nav.setAttribute("role", "none"));
   }
 
-  function changed({ type, target, addedNodes }) {
+  function handleMutation({ type, target, addedNodes }) {
     if (type === "attributes") {
-      if (stops.has(target)) mend(target); // the theme has taken the stop away
+      if (stops.has(target)) updateStop(target); // the theme has taken the stop away
     } else {
-      addedNodes.forEach((node) => node instanceof Element && look(node));
+      addedNodes.forEach((node) => node instanceof Element && observeScrollers(node));
     }
   }
 
-  look(document.body);
-  new MutationObserver((records) => records.forEach(changed)).observe(document.body, {
+  observeScrollers(document.body);
+  new MutationObserver((records) => records.forEach(handleMutation)).observe(document.body, {
     attributeFilter: ["tabindex"],
     childList: true,
     subtree: true,

@@ -11,7 +11,7 @@ can be unfolded. */
     return element;
   };
 
-  function dress(card) {
+  function addButton(card) {
     const choices = [...card.querySelectorAll(".question-choice")];
     const answer = card.querySelector("details");
     const says = make("p", { class: "question-says", role: "status" });
@@ -19,26 +19,26 @@ can be unfolded. */
     bar.append(make("button", { type: "submit", class: "question-button" }, "Check"), says);
     answer.before(bar);
 
-    function tell(text, outcome = "") {
+    function showVerdict(text, outcome = "") {
       says.textContent = text;
       card.dataset.outcome = outcome;
       choices.forEach((choice) => delete choice.dataset.mark);
     }
 
-    card.addEventListener("change", () => tell(""));
+    card.addEventListener("change", () => showVerdict(""));
     card.addEventListener("submit", (event) => {
       event.preventDefault();
       const chosen = choices.findIndex((choice) => choice.querySelector("input").checked);
-      if (chosen < 0) return tell("Choose an answer first.");
+      if (chosen < 0) return showVerdict("Choose an answer first.");
       const right = Number(card.dataset.right);
       const text = (at) => choices[at].textContent.trim();
-      if (chosen === right) tell(`Right: ${text(right)}`, "right");
-      else tell(`You chose “${text(chosen)}”. The computed answer is: ${text(right)}`, "wrong");
+      if (chosen === right) showVerdict(`Right: ${text(right)}`, "right");
+      else showVerdict(`You chose “${text(chosen)}”. The computed answer is: ${text(right)}`, "wrong");
       choices[chosen].dataset.mark = "wrong";
       choices[right].dataset.mark = "right";
       answer.open = true;
     });
   }
 
-  document.querySelectorAll("form.question").forEach(dress);
+  document.querySelectorAll("form.question").forEach(addButton);
 })();

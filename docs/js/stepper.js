@@ -19,7 +19,7 @@ and adds a slider per dial, buttons and, for several panels, a choice. A dial wi
     return made;
   };
 
-  function paint(element, step) {
+  function updateElement(element, step) {
     const { texts, marks, shares, at } = element.dataset;
     const now = (list) => list.split("|")[Math.min(step, list.split("|").length - 1)];
     if (texts !== undefined) element.textContent = now(texts);
@@ -28,7 +28,7 @@ and adds a slider per dial, buttons and, for several panels, a choice. A dial wi
     if (at !== undefined) element.dataset.mark = step < at ? "later" : step > at ? "past" : "now";
   }
 
-  function dress(section) {
+  function addControls(section) {
     const { key, asks, start } = section.dataset;
     const label = section.getAttribute("aria-label");
     const panels = [...section.querySelectorAll(".stepper-panel")];
@@ -41,16 +41,16 @@ and adds a slider per dial, buttons and, for several panels, a choice. A dial wi
 
     const dials = JSON.parse(section.dataset.dials).map(([name, values], n) => {
       const range = make("input", { type: "range", min: 0, id: `${key}-dial-${n}` });
-      range.addEventListener("input", moved);
+      range.addEventListener("input", readDials);
       const by = (number, text, words) =>
-        button(text, () => (range.stepUp(number), moved()), { "aria-label": `${label}: ${name} ${words}` });
+        button(text, () => (range.stepUp(number), readDials()), { "aria-label": `${label}: ${name} ${words}` });
       const bar = make("div", { class: "stepper-dial" }, make("label", { for: range.id }, name));
       const value = make("b", { "aria-hidden": true });
       bar.append(by(-1, "←", "back"), range, by(1, "→", "on"), value);
       return { range, bar, value, values: () => values ?? says().map((_, at) => `${at} of ${says().length - 1}`) };
     });
 
-    function moved() {
+    function readDials() {
       stop();
       show(dials.reduce((at, { values, range }) => at * values().length + Number(range.value), 0));
     }
@@ -65,7 +65,7 @@ and adds a slider per dial, buttons and, for several panels, a choice. A dial wi
         range.setAttribute("aria-valuetext", value.textContent);
         rest = Math.floor(rest / count);
       }
-      panel.querySelectorAll(CHANGING).forEach((element) => paint(element, step));
+      panel.querySelectorAll(CHANGING).forEach((element) => updateElement(element, step));
       panel.querySelector(".stepper-says").textContent = says()[step];
     }
 
@@ -107,5 +107,5 @@ and adds a slider per dial, buttons and, for several panels, a choice. A dial wi
     choose(panel);
   }
 
-  document.querySelectorAll(".stepper").forEach(dress);
+  document.querySelectorAll(".stepper").forEach(addControls);
 })();

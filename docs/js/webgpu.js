@@ -1,13 +1,13 @@
 /* Runs the WGSL of docs/webgpu.md on the reader's own device by WebGPU, and checks it in float64.
 
 What to run (texts, launches, order of the arguments) stands in the page, made by docs/pages/browser_kernel.py.
-Every run draws new random inputs, fills outputs with not-a-number and, if wanted, workgroup memory with rubbish. */
+Every run draws new random inputs, fills outputs with not-a-number and, if wanted, workgroup memory with poison. */
 
 (() => {
   const part = (name) => document.getElementById(`webgpu-${name}`);
   if (!part("facts")) return;
   const facts = JSON.parse(part("facts").textContent);
-  const RUBBISH = { f32: "1e30f", f16: "60000h", i32: "2147483647i", u32: "4294967295u" };
+  const POISON = { f32: "1e30f", f16: "60000h", i32: "2147483647i", u32: "4294967295u" };
   const LIMITS = [
     "maxComputeInvocationsPerWorkgroup",
     "maxComputeWorkgroupSizeX",
@@ -27,8 +27,8 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     "and the flag chrome://flags/#enable-unsafe-webgpu lets it try all the same.";
   const LOST = "The device was lost, as happens when a kernel never ends. Run again to open it anew.";
 
-  /** Something to tell the reader, in one sentence; `lines` are a compiler's messages. */
-  class Told extends Error {
+  /** What a reader is told, in one sentence; `lines` are a compiler's messages. */
+  class UserError extends Error {
     constructor(sentence, lines = []) {
       super(sentence);
       this.lines = lines;
@@ -36,57 +36,22 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   }
 
   /** A message that belongs to no line of the text. */
-  const nowhere = ({ message }) => ({ line: 0, column: 0, message });
+  const withoutLine = ({ message }) => ({ line: 0, column: 0, message });
 
   // --- numbers ---------------------------------------------------------------------------------
 
-  function roundEven(value) {
-    const down = Math.floor(value),
-      rest = value - down;
-    return rest > 0.5 || (rest === 0.5 && down % 2) ? down + 1 : down;
-  }
-
-  /** The 16 bits of the float16 nearest to a number. */
-  function toHalf(value) {
-    const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0,
-      size = Math.abs(value);
-    if (Number.isNaN(size)) return 0x7e00;
-    if (size >= 65520) return sign | 0x7c00;
-    if (size < 2 ** -14) return sign | roundEven(size * 2 ** 24);
-    let exponent = Math.floor(Math.log2(size));
-    if (2 ** exponent > size) exponent -= 1;
-    if (2 ** (exponent + 1) <= size) exponent += 1;
-    return sign | (((exponent + 15) << 10) + roundEven((size / 2 ** exponent - 1) * 1024));
-  }
-
-  function fromHalf(bits) {
-    const sign = bits & 0x8000 ? -1 : 1,
-      exponent = (bits >> 10) & 31,
-      rest = bits & 1023;
-    if (exponent === 31) return rest ? NaN : sign * Infinity;
-    return sign * (exponent ? (1 + rest / 1024) * 2 ** (exponent - 15) : rest * 2 ** -24);
-  }
-
   const FORMATS = {
     float32: {
-      bytes: 4,
       last: 2 ** -23,
       least: 2 ** -126,
-      nan: 0x7fc00000,
       round: Math.fround,
-      words: Uint32Array,
-      encode: (numbers) => Float32Array.from(numbers),
-      decode: (buffer) => new Float32Array(buffer),
+      array: Float32Array,
     },
     float16: {
-      bytes: 2,
       last: 2 ** -10,
       least: 2 ** -14,
-      nan: 0x7e00,
-      round: (value) => fromHalf(toHalf(value)),
-      words: Uint16Array,
-      encode: (numbers) => Uint16Array.from(numbers, toHalf),
-      decode: (buffer) => Float64Array.from(new Uint16Array(buffer), fromHalf),
+      round: Math.f16round,
+      array: window.Float16Array, // undefined in browsers older than 2025
     },
   };
 
@@ -164,7 +129,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   const levelOf = (off) =>
     Number.isNaN(off) ? LEVELS.length - 1 : LEVELS.findIndex(([, , largest]) => off <= largest);
 
-  const rowSays = (row, off) => {
+  const describeRow = (row, off) => {
     if (off === 0) return `Row ${row} is right.`;
     if (Number.isNaN(off)) return `Row ${row} has elements that are not a number.`;
     const share = 100 * off >= 0.1 ? (100 * off).toPrecision(3) : (100 * off).toExponential(1);
@@ -172,14 +137,14 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   };
 
   /** The rows in words, such as "0 to 15, 32"; beyond MOST_SPANS runs of neighbours, the first of them. */
-  function spans(rows) {
+  function listRows(rows) {
     const found = [];
     for (const row of rows) {
       if (found.length && found.at(-1)[1] === row - 1) found.at(-1)[1] = row;
       else found.push([row, row]);
     }
-    const told = found.slice(0, MOST_SPANS).map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`));
-    return `${told.join(", ")}${found.length > MOST_SPANS ? ", …" : ""}`;
+    const texts = found.slice(0, MOST_SPANS).map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`));
+    return `${texts.join(", ")}${found.length > MOST_SPANS ? ", …" : ""}`;
   }
 
   /** Draw a map of the rows of a result in `place`: a cell per row, darker where the row is further off. A line says which
@@ -202,7 +167,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       <svg viewBox="0 0 ${columns} ${Math.ceil(offs.length / columns)}" role="img"
         aria-label="Rows of the result: ${found.map(({ words }) => words).join(", ")}">${paths.join("")}
         <rect class="row-map-here" x="${x}" y="${y}" width="1" height="1"/></svg>
-      <p class="row-map-where">${wrong.length > 1 ? `Wrong: rows ${spans(wrong)}. ` : ""}${rowSays(worst, offs[worst])}</p>
+      <p class="row-map-where">${wrong.length > 1 ? `Wrong: rows ${listRows(wrong)}. ` : ""}${describeRow(worst, offs[worst])}</p>
       <ul>${found.map(({ name, words }) => `<li><i class="row-map-${name}"></i>${words}</li>`).join("")}</ul>`;
   }
 
@@ -210,21 +175,21 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
 
   let opened = null;
 
-  /** The device and its adapter's name; opened once. Throws Told where there is none. */
-  function open() {
-    opened ??= request().catch((error) => {
+  /** The device and its adapter's name; opened once. Throws UserError where there is none. */
+  function openDevice() {
+    opened ??= requestDevice().catch((error) => {
       opened = null;
       throw error;
     });
     return opened;
   }
 
-  async function request() {
-    if (!window.isSecureContext) throw new Told(INSECURE);
-    if (!navigator.gpu) throw new Told(NO_WEBGPU);
+  async function requestDevice() {
+    if (!window.isSecureContext) throw new UserError(INSECURE);
+    if (!navigator.gpu) throw new UserError(NO_WEBGPU);
     const adapter = await navigator.gpu.requestAdapter();
-    if (!adapter) throw new Told(NO_ADAPTER);
-    const half = adapter.features.has("shader-f16");
+    if (!adapter) throw new UserError(NO_ADAPTER);
+    const half = adapter.features.has("shader-f16") && "Float16Array" in window;
     const device = await adapter.requestDevice({
       requiredFeatures: half ? ["shader-f16"] : [],
       requiredLimits: Object.fromEntries(LIMITS.map((name) => [name, adapter.limits[name]])),
@@ -235,21 +200,21 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     const found = { device, half, name, lost: null };
     found.gone = device.lost.then(({ message }) => {
       opened = null;
-      throw new Told(`${LOST} ${message}`);
+      throw new UserError(`${LOST} ${message}`);
     });
     found.gone.catch(() => {}); // told to whoever waits for a run
     return found;
   }
 
   /** How the arguments are bound: the buffers in the kernel's order, then the scalars. */
-  function layoutOf({ device }, kernel) {
+  function createLayout({ device }, kernel) {
     const types = kernel.buffers.map((one) => (one.writable ? "storage" : "read-only-storage"));
     const visibility = GPUShaderStage.COMPUTE;
     const entry = (type, binding) => ({ binding, visibility, buffer: { type } });
     return device.createBindGroupLayout({ entries: [...types, "uniform"].map(entry) });
   }
 
-  /** A pipeline; throws Told with the compiler's errors and the lines they are on. */
+  /** A pipeline; throws UserError with the compiler's errors and the lines they are on. */
   async function compile({ device }, kernel, layout, code) {
     device.pushErrorScope("validation");
     const module = device.createShaderModule({ code });
@@ -261,16 +226,16 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     if (!errors.length) {
       const compute = { module, entryPoint: kernel.entry };
       const made = { layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }), compute };
-      const failed = (error) => errors.push(nowhere(error));
+      const failed = (error) => errors.push(withoutLine(error));
       pipeline = await device.createComputePipelineAsync(made).catch(failed);
     }
     await device.popErrorScope(); // what it holds has been told above
-    if (errors.length) throw new Told("The browser's compiler refuses this text.", errors);
+    if (errors.length) throw new UserError("The browser's compiler refuses this text.", errors);
     return pipeline;
   }
 
   /** `code` with all workgroup memory filled before its first statement; null where there is none to fill. */
-  function withRubbish(code, entry) {
+  function fillWorkgroupMemory(code, entry) {
     const arrays = [...code.matchAll(/var<workgroup> (\w+) : array<(f32|f16|i32|u32), (\d+)>;/g)];
     const size = /@workgroup_size\((\d+), (\d+), (\d+)\)/.exec(code);
     const body = code.indexOf("{\n", code.indexOf(`fn ${entry}(`));
@@ -279,13 +244,13 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     const flat = `(threadIdx.z * ${size[2]}u + threadIdx.y) * ${size[1]}u + threadIdx.x`;
     const fill = arrays.map(
       ([, name, type, count]) =>
-        `  for (var i = ${flat}; i < ${count}u; i += ${threads}u) { ${name}[i] = ${RUBBISH[type]}; }\n`,
+        `  for (var i = ${flat}; i < ${count}u; i += ${threads}u) { ${name}[i] = ${POISON[type]}; }\n`,
     );
     return `${code.slice(0, body + 2)}${fill.join("")}  workgroupBarrier();\n${code.slice(body + 2)}`;
   }
 
   /** All arguments on the device: buffers in the kernel's order, and the group that binds them. */
-  function place({ device }, layout, kernel, launch, inputs) {
+  function createArguments({ device }, layout, kernel, launch, inputs) {
     const { STORAGE, COPY_SRC, COPY_DST, UNIFORM } = GPUBufferUsage,
       format = FORMATS[kernel.dtype];
     const count = launch.rows * facts.hidden;
@@ -296,7 +261,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       return buffer;
     };
     const start = (name) =>
-      name in inputs ? format.encode(inputs[name]) : new format.words(count).fill(format.nan);
+      name in inputs ? format.array.from(inputs[name]) : new format.array(count).fill(NaN);
     const buffers = kernel.buffers.map(({ name }) => made(start(name), STORAGE | COPY_SRC));
     const scalars = new Int32Array((launch.scalars.length + 3) & ~3);
     scalars.set(launch.scalars);
@@ -305,7 +270,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     return { buffers, group: device.createBindGroup({ layout, entries }) };
   }
 
-  function launched(encoder, pipeline, { group }, launch, times) {
+  function encodeLaunches(encoder, pipeline, { group }, launch, times) {
     const pass = encoder.beginComputePass();
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, group);
@@ -314,11 +279,11 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   }
 
   /** The outputs of one launch, by name. */
-  async function results({ device }, pipeline, placed, kernel, launch) {
+  async function readOutputs({ device }, pipeline, placed, kernel, launch) {
     const { MAP_READ, COPY_DST } = GPUBufferUsage;
     const encoder = device.createCommandEncoder(),
       taken = [];
-    launched(encoder, pipeline, placed, launch, 1);
+    encodeLaunches(encoder, pipeline, placed, launch, 1);
     kernel.buffers.forEach(({ name, writable }, n) => {
       if (!writable) return;
       const { size } = placed.buffers[n];
@@ -330,17 +295,17 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     const outputs = {};
     for (const [name, buffer] of taken) {
       await buffer.mapAsync(GPUMapMode.READ);
-      outputs[name] = FORMATS[kernel.dtype].decode(buffer.getMappedRange().slice(0));
+      outputs[name] = new FORMATS[kernel.dtype].array(buffer.getMappedRange().slice(0));
       buffer.destroy();
     }
     return outputs;
   }
 
   /** Milliseconds a launch by the clock on the wall, over as many launches as make the measurement long enough. */
-  async function timed({ device }, pipeline, placed, launch) {
+  async function measureTime({ device }, pipeline, placed, launch) {
     for (let times = 1; ; times = Math.min(MOST_LAUNCHES, times * 4)) {
       const encoder = device.createCommandEncoder();
-      launched(encoder, pipeline, placed, launch, times);
+      encodeLaunches(encoder, pipeline, placed, launch, times);
       const work = encoder.finish(),
         before = performance.now();
       device.queue.submit([work]);
@@ -351,25 +316,25 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   }
 
   /** Throws what explains a failed run best: on a lost device every call fails, with words of its own. */
-  async function whyNot(error, gpu) {
-    if (!(error instanceof Told)) {
+  async function throwCause(error, gpu) {
+    if (!(error instanceof UserError)) {
       await Promise.race([gpu.gone, new Promise((passed) => setTimeout(passed, 1000))]);
     }
     throw error;
   }
 
-  /** One run: checked with rubbish in workgroup memory, timed without. */
-  async function run(kernel, launch, code, rubbish) {
-    const gpu = await open(),
+  /** One run: checked with poison in workgroup memory, timed without. */
+  async function runKernel(kernel, launch, code, poison) {
+    const gpu = await openDevice(),
       format = FORMATS[kernel.dtype],
       count = launch.rows * facts.hidden;
     if (kernel.dtype === "float16" && !gpu.half) {
-      throw new Told(`${gpu.name} offers no float16 to WebGPU (feature shader-f16); take float32.`);
+      throw new UserError(`${gpu.name} offers no float16 to WebGPU (feature shader-f16); take float32.`);
     }
     const work = async () => {
-      const layout = layoutOf(gpu, kernel);
+      const layout = createLayout(gpu, kernel);
       const plain = await compile(gpu, kernel, layout, code);
-      const filled = rubbish ? withRubbish(code, kernel.entry) : null;
+      const filled = poison ? fillWorkgroupMemory(code, kernel.entry) : null;
       const checked = filled === null ? plain : await compile(gpu, kernel, layout, filled);
       const inputs = {
         x1: random(count, 0.5, format),
@@ -377,15 +342,15 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
         weight: random(facts.hidden, 1, format),
       };
       gpu.device.pushErrorScope("validation");
-      const placed = place(gpu, layout, kernel, launch, inputs);
-      const outputs = await results(gpu, checked, placed, kernel, launch);
+      const placed = createArguments(gpu, layout, kernel, launch, inputs);
+      const outputs = await readOutputs(gpu, checked, placed, kernel, launch);
       const error = await gpu.device.popErrorScope();
-      if (error) throw new Told("The browser refuses the launch.", [nowhere(error)]);
-      const time = await timed(gpu, plain, placed, launch);
+      if (error) throw new UserError("The browser refuses the launch.", [withoutLine(error)]);
+      const time = await measureTime(gpu, plain, placed, launch);
       placed.buffers.forEach((buffer) => buffer.destroy());
       return { ...judge(inputs, outputs, kernel), ...time, filled: filled !== null };
     };
-    return Promise.race([work().catch((error) => whyNot(error, gpu)), gpu.gone]);
+    return Promise.race([work().catch((error) => throwCause(error, gpu)), gpu.gone]);
   }
 
   // --- the page --------------------------------------------------------------------------------
@@ -394,54 +359,54 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   const [text, verdict, device] = ["text", "verdict", "device"].map(part);
   let runs = 0;
 
-  const chosen = () => {
+  const readChoices = () => {
     const kernel = facts.kernels[+choices.dtype.value],
       launch = kernel.launches[+choices.rows.value],
       number = +choices.fault.value;
     return { kernel, launch, fault: facts.faults[number], given: kernel.texts[number] };
   };
-  const edited = () => text.value !== chosen().given;
+  const isEdited = () => text.value !== readChoices().given;
 
-  function shown() {
-    const { fault } = chosen();
+  function showState() {
+    const { fault } = readChoices();
     const changed = `Edited by you. It began as: ${fault.title}.`;
-    part("says").textContent = edited() ? changed : fault.says;
-    part("reset").disabled = !edited();
+    part("says").textContent = isEdited() ? changed : fault.says;
+    part("reset").disabled = !isEdited();
   }
 
-  function fresh() {
-    text.value = chosen().given;
+  function resetText() {
+    text.value = readChoices().given;
     text.scrollTop = 0;
-    shown();
+    showState();
   }
 
-  function element(tag, words, parent) {
+  function appendElement(tag, words, parent) {
     const made = document.createElement(tag);
     made.textContent = words;
     parent.append(made);
     return made;
   }
 
-  const add = (sentence) => element("p", sentence, verdict);
+  const add = (sentence) => appendElement("p", sentence, verdict);
 
-  const percent = (share) =>
+  const formatPercent = (share) =>
     share >= 1e-3 ? `${(100 * share).toPrecision(3)} %` : share.toExponential(1);
 
-  const duration = (ms) =>
+  const formatDuration = (ms) =>
     ms >= 1 ? `${+ms.toPrecision(3)} ms` : `${+(1e3 * ms).toPrecision(3)} µs`;
-  const many = (count, one, more) => `${count} ${count === 1 ? one : more}`;
+  const countNoun = (count, one, more) => `${count} ${count === 1 ? one : more}`;
 
-  function tell(state, sentences, lines = []) {
+  function showVerdict(state, sentences, lines = []) {
     verdict.className = `webgpu-verdict webgpu-${state}`;
     verdict.replaceChildren();
     sentences.filter(Boolean).forEach(add);
     verdict.firstChild.classList.add("webgpu-first");
     if (!lines.length) return;
-    const list = element("ul", "", verdict);
+    const list = appendElement("ul", "", verdict);
     for (const { line, column, message } of lines) {
-      const item = element("li", "", list);
+      const item = appendElement("li", "", list);
       if (line) {
-        const button = element("button", `line ${line}`, item);
+        const button = appendElement("button", `line ${line}`, item);
         button.type = "button";
         button.addEventListener("click", () => select(line, column));
         item.append(": ");
@@ -458,82 +423,82 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     text.scrollTop = (text.scrollHeight / lines.length) * Math.max(0, line - 6);
   }
 
-  function explain(result, { kernel, fault }, wasEdited) {
+  function explainResult(result, { kernel, fault }, wasEdited) {
     const { rows, wrong, norm, sums, missing, offs } = result;
-    const allowed = `${percent(kernel.tolerance)} of a row's largest value is allowed`;
+    const allowed = `${formatPercent(kernel.tolerance)} of a row's largest value is allowed`;
     if (!wrong) {
       const raced = fault.races && !wasEdited;
-      tell(raced ? "lucky" : "right", [
-        `Right numbers: all ${rows} rows agree with float64. Largest error ${percent(norm)}; ${allowed}.`,
+      showVerdict(raced ? "lucky" : "right", [
+        `Right numbers: all ${rows} rows agree with float64. Largest error ${formatPercent(norm)}; ${allowed}.`,
         raced &&
           "And still wrong code: here the threads happened to run in an order that hides the missing " +
             "barrier. Run it again, with other rows; another device, driver or browser may show it at once.",
       ]);
       return;
     }
-    tell("wrong", [
+    showVerdict("wrong", [
       `Wrong numbers: ${wrong} of ${rows} rows differ from float64.`,
-      `Largest error ${percent(norm)} of a row's largest value; ${allowed}.`,
+      `Largest error ${formatPercent(norm)} of a row's largest value; ${allowed}.`,
       missing > 0 &&
-        `Of norm, ${many(missing, "element is", "elements are")} not a number, as all were before the launch.`,
-      sums > 0 && `Of the sum, ${many(sums, "element is", "elements are")} wrong.`,
+        `Of norm, ${countNoun(missing, "element is", "elements are")} not a number, as all were before the launch.`,
+      sums > 0 && `Of the sum, ${countNoun(sums, "element is", "elements are")} wrong.`,
     ]);
     drawMap(part("map"), offs);
     part("map").hidden = false;
   }
 
-  function record(result, { kernel, fault, launch }, wasEdited) {
-    const moved = (4 * launch.rows + 1) * facts.hidden * FORMATS[kernel.dtype].bytes;
+  function addRun(result, { kernel, fault, launch }, wasEdited) {
+    const moved = (4 * launch.rows + 1) * facts.hidden * FORMATS[kernel.dtype].array.BYTES_PER_ELEMENT;
     runs += 1;
     const row = document.createElement("tr");
     const ran = [runs, kernel.dtype, wasEdited ? "edited" : fault.title, launch.rows];
-    const found = [result.wrong, percent(result.norm), duration(result.each)];
+    const found = [result.wrong, formatPercent(result.norm), formatDuration(result.each)];
     const speed = (moved / result.each / 1e6).toPrecision(3);
-    [...ran, ...found, speed].forEach((cell) => element("td", cell, row));
+    [...ran, ...found, speed].forEach((cell) => appendElement("td", cell, row));
     part("runs").tBodies[0].prepend(row);
     part("runs").hidden = false;
   }
 
-  async function pressed() {
-    const picked = chosen(),
-      wasEdited = edited();
+  async function runAndShow() {
+    const picked = readChoices(),
+      wasEdited = isEdited();
     part("run").disabled = true;
     part("map").hidden = true;
-    tell("running", ["Running …"]);
+    showVerdict("running", ["Running …"]);
     try {
-      const result = await run(picked.kernel, picked.launch, text.value, part("rubbish").checked);
-      explain(result, picked, wasEdited);
-      if (part("rubbish").checked && !result.filled) {
+      const result = await runKernel(picked.kernel, picked.launch, text.value, part("poison").checked);
+      explainResult(result, picked, wasEdited);
+      if (part("poison").checked && !result.filled) {
         add("Workgroup memory was not filled: the text has no array of it in the form that TVM writes.");
       }
-      const times = many(result.times, "launch", "launches");
+      const times = countNoun(result.times, "launch", "launches");
       add(`Timed over ${times} of the text as it stands, by the clock on the wall.`);
-      record(result, picked, wasEdited);
+      addRun(result, picked, wasEdited);
     } catch (error) {
-      const told = error instanceof Told;
-      if (!told) console.error(error);
-      tell("refused", [told ? error.message : `The run failed: ${error.message}`], error.lines);
+      const known = error instanceof UserError;
+      if (!known) console.error(error);
+      showVerdict("refused", [known ? error.message : `The run failed: ${error.message}`], error.lines);
     } finally {
       part("run").disabled = false;
     }
   }
 
-  choices.dtype.addEventListener("change", fresh);
-  choices.fault.addEventListener("change", fresh);
-  text.addEventListener("input", shown);
-  part("reset").addEventListener("click", fresh);
-  part("run").addEventListener("click", pressed);
+  choices.dtype.addEventListener("change", resetText);
+  choices.fault.addEventListener("change", resetText);
+  text.addEventListener("input", showState);
+  part("reset").addEventListener("click", resetText);
+  part("run").addEventListener("click", runAndShow);
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !part("run").disabled) {
       event.preventDefault();
-      pressed();
+      runAndShow();
     }
   });
-  window.kernelInBrowser = { toHalf, fromHalf, judge, drawMap, facts }; // for the console, and for tests
+  window.kernelInBrowser = { judge, drawMap, facts }; // for the console, and for tests
 
-  fresh(); // a browser may have kept an earlier visit's choices
+  resetText(); // a browser may have kept an earlier visit's choices
   device.textContent = "Looking for a WebGPU device …";
-  open().then(
+  openDevice().then(
     ({ name, half }) => {
       device.textContent = `WebGPU runs on: ${name}, float16 ${half ? "included" : "not offered"}.`;
       part("run").disabled = false;

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chapters.runner.page_code import cells
-from docs.pages.fences import Fence, fences
+from docs.pages.fences import Fence, find_fences
 
 MARKS = ("measured", "here")
 _FRONT_MATTER = re.compile(r"\A---\n.*?^---\n", re.DOTALL | re.MULTILINE)
@@ -40,7 +40,7 @@ class Block:
     fence: Fence | None = None  # a cell of a lab has none
 
 
-def blocks_of(path: Path, where: str) -> list[Block]:
+def read_blocks(path: Path, where: str) -> list[Block]:
     """The blocks of the page in the file at `path`, which is called `where` in messages."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
@@ -55,11 +55,11 @@ def find_blocks(lines: list[str], where: str, above: int = 0) -> list[Block]:
 
     Raises PageError for an unknown option, a snippet inclusion or code that leaves its indentation.
     """
-    to_run = (fence for fence in fences(lines) if fence.info.split()[:2] == ["python", "run"])
-    return [_block(fence, where, above) for fence in to_run]
+    to_run = (fence for fence in find_fences(lines) if fence.info.split()[:2] == ["python", "run"])
+    return [_make_block(fence, where, above) for fence in to_run]
 
 
-def _block(fence: Fence, where: str, above: int) -> Block:
+def _make_block(fence: Fence, where: str, above: int) -> Block:
     line = fence.first + above + 2
     at = f"{where}, line {line - 1}"
     hide, raises, mark = False, "", ""

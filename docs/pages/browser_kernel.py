@@ -41,7 +41,7 @@ class Fault:
     races: bool = False
 
 
-def without(text: str, pattern: str, which: slice) -> str:
+def delete_matches(text: str, pattern: str, which: slice) -> str:
     """`text` without those matches of `pattern` that `which` picks. ValueError if TVM wrote none of them."""
     picked = list(re.finditer(pattern, text, re.MULTILINE))[which]
     if not picked:
@@ -57,45 +57,47 @@ FAULTS = (
         "the barrier after the store is gone",
         "Every thread stores what it summed; without the barrier, a thread may read its neighbour's place "
         "before the neighbour has stored.",
-        lambda text: without(text, _BARRIER, slice(1, 2)),
+        lambda text: delete_matches(text, _BARRIER, slice(1, 2)),
         races=True,
     ),
     Fault(
         "every barrier is gone",
         "No thread waits for any other in the whole sum.",
-        lambda text: without(text, _BARRIER, slice(None)),
+        lambda text: delete_matches(text, _BARRIER, slice(None)),
         races=True,
     ),
     Fault(
         "the sum stops one step early",
         "The last step, in which thread 0 adds what thread 1 holds, is deleted: half the squares are lost.",
-        lambda text: without(text, r"^  if \(i32\(threadIdx\.x\) < 1i\) \{\n.*\n  \}\n", slice(1)),
+        lambda text: delete_matches(
+            text, r"^  if \(i32\(threadIdx\.x\) < 1i\) \{\n.*\n  \}\n", slice(1)
+        ),
     ),
     Fault(
         "nothing is stored before the sum",
         "The threads' own sums never reach workgroup memory: what is added up was there before.",
-        lambda text: without(text, r"^  red_buf0\[.*\] = partial\[0i\];\n", slice(1)),
+        lambda text: delete_matches(text, r"^  red_buf0\[.*\] = partial\[0i\];\n", slice(1)),
     ),
     Fault(
         "a quarter of every row is never written",
         "The last store of every thread is deleted: what the output held before, here not-a-number, stays.",
-        lambda text: without(text, r"^  norm_ptr\[.*\n", slice(-1, None)),
+        lambda text: delete_matches(text, r"^  norm_ptr\[.*\n", slice(-1, None)),
     ),
 )
 
 
 @functools.cache
-def description() -> dict:
+def describe_kernels() -> dict:
     """All that docs/js/webgpu.js needs, as JSON's types."""
     return {
         "hidden": HIDDEN_SIZE,
         "epsilon": EPSILON,
-        "kernels": [_kernel(dtype) for dtype in TOLERANCE],
+        "kernels": [_describe_kernel(dtype) for dtype in TOLERANCE],
         "faults": [{"title": f.title, "says": f.says, "races": f.races} for f in FAULTS],
     }
 
 
-def kernel_func(dtype: str) -> tirx.PrimFunc:
+def make_kernel_func(dtype: str) -> tirx.PrimFunc:
     """Chapter 4's kernel for x1 and x2 of (n, 1, HIDDEN_SIZE)."""
     from solutions.ch04_add_rms_norm.fuse_add_norm import row_kernel
 
@@ -104,8 +106,8 @@ def kernel_func(dtype: str) -> tirx.PrimFunc:
     return row_kernel(dims, HIDDEN_SIZE, dtype, EPSILON, THREADS)
 
 
-def _kernel(dtype: str) -> dict:
-    program = HostProgram(kernel_func(dtype), WEBGPU)
+def _describe_kernel(dtype: str) -> dict:
+    program = HostProgram(make_kernel_func(dtype), WEBGPU)
     (kernel,) = program.kernels.values()
     writable = {name: mode == "read_write" for mode, name in _STORAGE.findall(kernel.source)}
     buffers = [n for n, t in zip(kernel.names, kernel.dtypes, strict=True) if t == "handle"]
@@ -114,12 +116,12 @@ def _kernel(dtype: str) -> dict:
         "entry": kernel.name,
         "tolerance": TOLERANCE[dtype],
         "buffers": [{"name": n.removesuffix("_ptr"), "writable": writable[n]} for n in buffers],
-        "launches": [_launched(program, rows, dtype) for rows in ROWS],
-        "texts": [_readable(fault.change(kernel.source)) for fault in FAULTS],
+        "launches": [_record_launch(program, rows, dtype) for rows in ROWS],
+        "texts": [_strip_comments(fault.change(kernel.source)) for fault in FAULTS],
     }
 
 
-def _launched(program: HostProgram, rows: int, dtype: str) -> dict:
+def _record_launch(program: HostProgram, rows: int, dtype: str) -> dict:
     """The grid and the scalars that TVM's host code passes for `rows` rows; no kernel runs."""
     launches: list[Launch] = []
     shapes = [(rows, 1, HIDDEN_SIZE)] * 2 + [(HIDDEN_SIZE,)] + [(rows, 1, HIDDEN_SIZE)] * 2
@@ -131,7 +133,7 @@ def _launched(program: HostProgram, rows: int, dtype: str) -> dict:
     return {"rows": rows, "grid": list(launch.grid), "scalars": [*scalars, launch.grid[0] - 1]}
 
 
-def _readable(text: str) -> str:
+def _strip_comments(text: str) -> str:
     """`text` without the comments and empty lines that TVM puts around it."""
     lines = [line for line in text.splitlines() if not line.startswith("//")]
     return "\n".join(lines).strip() + "\n"
@@ -146,12 +148,12 @@ class BrowserKernel:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        facts = description()
+        facts = describe_kernels()
         data = json.dumps(facts).replace("</", "<\\/")
         text = facts["kernels"][0]["texts"][0]
-        dtypes = _options(kernel["dtype"] for kernel in facts["kernels"])
-        faults = _options(fault["title"] for fault in facts["faults"])
-        rows = _options(map(str, ROWS), chosen=1)
+        dtypes = _render_options(kernel["dtype"] for kernel in facts["kernels"])
+        faults = _render_options(fault["title"] for fault in facts["faults"])
+        rows = _render_options(map(str, ROWS), chosen=1)
         heads = ("run", "dtype", "text", "rows", "wrong rows", "error", "time", "GB/s")
         return f"""<div class="webgpu" id="webgpu">
 <p class="webgpu-device" id="webgpu-device" role="status">Running needs JavaScript, which is off here.</p>
@@ -169,7 +171,7 @@ class BrowserKernel:
 <div class="webgpu-choices">
 <button type="button" class="md-button" id="webgpu-run" disabled>Run and check</button>
 <button type="button" class="md-button" id="webgpu-reset" disabled>Undo my edits</button>
-<label><input type="checkbox" id="webgpu-rubbish" checked> fill workgroup memory with rubbish first</label>
+<label><input type="checkbox" id="webgpu-poison" checked> fill workgroup memory with rubbish first</label>
 </div>
 <div class="webgpu-verdict" id="webgpu-verdict" role="status">Nothing has run yet.</div>
 <div class="row-map" id="webgpu-map" hidden></div>
@@ -179,7 +181,7 @@ class BrowserKernel:
 </div>"""
 
 
-def _options(titles, chosen: int = 0) -> str:
+def _render_options(titles, chosen: int = 0) -> str:
     return "".join(
         f'<option value="{n}"{" selected" if n == chosen else ""}>{html.escape(title)}</option>'
         for n, title in enumerate(titles)

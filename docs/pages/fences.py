@@ -20,7 +20,7 @@ class Fence:
     body: tuple[str, ...]
 
 
-def fences(lines: list[str]) -> list[Fence]:
+def find_fences(lines: list[str]) -> list[Fence]:
     """All fenced blocks. One that is never closed reaches to the last line."""
     found = []
     number = 0
@@ -40,10 +40,10 @@ def fences(lines: list[str]) -> list[Fence]:
     return found
 
 
-def in_prose(lines: list[str]) -> list[bool]:
+def mark_prose(lines: list[str]) -> list[bool]:
     """For every line, whether it is outside all fenced blocks."""
     prose = [True] * len(lines)
-    for fence in fences(lines):
+    for fence in find_fences(lines):
         for number in range(fence.first, min(fence.last + 1, len(lines))):
             prose[number] = False
     return prose
@@ -52,7 +52,7 @@ def in_prose(lines: list[str]) -> list[bool]:
 def map_prose(markdown: str, change: Callable[[str], str]) -> str:
     """`markdown` with `change` applied to the prose: neither fenced blocks nor `code spans`."""
     lines = markdown.split("\n")
-    prose = in_prose(lines)
+    prose = mark_prose(lines)
     for number, line in enumerate(lines):
         if prose[number]:
             parts = re.split(r"(`+[^`]+`+)", line)
@@ -60,7 +60,7 @@ def map_prose(markdown: str, change: Callable[[str], str]) -> str:
     return "\n".join(lines)
 
 
-def fenced(code: str, info: str = "python") -> str:
+def fence_code(code: str, info: str = "python") -> str:
     """`code` as a fenced block whose fence is longer than any within it."""
     longest = max((len(run) for run in re.findall(r"`{3,}", code)), default=2)
     mark = "`" * (longest + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +16,16 @@ from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.picture import Picture, picture
 from chapters.kit.draw.stepper import Panel, Stepper, belongs
 from chapters.kit.draw.table import Html, count_noun, duration
-from chapters.runner.course import PATHS, ROOT, Chapter, chapter, chapters
+from chapters.runner.course import PATHS, ROOT, Chapter, chapters
 from docs.pages.course_map import (
     PATH_NAMES,
-    goals_of,
-    hours,
-    hours_of,
-    inline,
-    without_capstones,
+    format_hours,
+    format_path_hours,
+    import_from_chapter,
+    link_chapter,
+    read_goals,
+    render_inline,
+    select_timed_chapters,
 )
 
 OURS = "fusion_by_hand"  # in the results of chapter 9
@@ -47,14 +48,14 @@ class Part:
         return self.html
 
 
-def facts() -> Part:
+def show_facts() -> Part:
     """How long the course is and what it needs, from its chapters and pyproject.toml."""
-    chosen = without_capstones()
+    chosen = select_timed_chapters()
     paths = [round(sum(c.minutes_on(path) for c in chosen) / 60) for path in PATHS]
     exercises = sum(len(c.exercises) for c in chosen)
     capstones = len(chapters()) - len(chosen)
     needed = [c for c in chapters() if c.gpu == "needed"]
-    low, high = python_range()
+    low, high = read_python_range()
     each = [
         f"<b>{len(chosen)}</b> chapters, <b>{capstones}</b> capstones",
         f"<b>{exercises}</b> exercises",
@@ -66,7 +67,7 @@ def facts() -> Part:
     return Part(f'<ul class="front-facts">{"".join(f"<li>{one}</li>" for one in each)}</ul>')
 
 
-def python_range() -> tuple[str, str]:
+def read_python_range() -> tuple[str, str]:
     """The oldest and the newest Python that pyproject.toml allows: ("3.10", "3.14")."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     low, beyond = re.search(
@@ -75,28 +76,28 @@ def python_range() -> tuple[str, str]:
     return f"3.{low}", f"3.{int(beyond) - 1}"
 
 
-def conversation() -> Part:
+def show_conversation() -> Part:
     """The first turn of the recorded conversation, as a terminal shows it."""
     results = load("ch11_conversation")
     turn = results["measured"]["turns"][0]
-    said = (
+    text = (
         '<span class="front-typed">$ python -m chapters chat</span>\n'
         f'<span class="front-typed">&gt; {html.escape(turn["user"])}</span>\n'
         f"{html.escape(turn['answer'])}\n<b>{describe_turn(turn)}</b>"
     )
     where = f"Recorded {results['date']} on {results['cores']} cores of an {results['device']}."
     return Part(
-        f'<figure class="front-terminal"><pre class="no-copy"><code>{said}</code></pre>'
+        f'<figure class="front-terminal"><pre class="no-copy"><code>{text}</code></pre>'
         f"<figcaption>SmolLM2-135M, compiled by the passes of this course. {html.escape(where)}</figcaption></figure>"
     )
 
 
-def chat_bars() -> Bars:
+def draw_chat_bars() -> Bars:
     """Tokens per second of our decoder and of llama.cpp, from chapter 11's bench."""
     results = load("ch11_chat")
     measured = results["measured"]
     threads, found = list(measured["threads"].items())[-1]
-    bench = importlib.import_module(f"chapters.{chapter(11).slug}.bench_inputs")
+    bench = import_from_chapter(11, "bench_inputs")
     names = {
         "This course": bench.OURS,
         "llama.cpp, same file": "llama.cpp",
@@ -104,38 +105,37 @@ def chat_bars() -> Bars:
     }
     seconds = {n: bench.seconds_of(found["seconds"], key, "decode") for n, key in names.items()}
     exact = bench.seconds_of(found["seconds"], bench.EXACT, "decode")
-    shown = {name: time for name, time in seconds.items() if time}
-    rows = [Bar(name, 1 / t, f"{1 / t:.0f}", name == "This course") for name, t in shown.items()]
+    rows = [Bar(name, 1 / t, f"{1 / t:.0f}", name == "This course") for name, t in seconds.items()]
     note = (
         f"{measured['context']} tokens into a conversation, {threads} threads, {html.escape(results['device'])}. "
         f"The model alone, without choosing a token. Both round activations to 8 bits; with float32 activations ours "
         f"makes {1 / exact:.0f}. You write the passes that fuse the unpacking of the weights into the products, and "
         "the loop that multiplies them; the weights' layout and the work of threads come with the course. "
-        f"{chapter_reference(11, 'How it was measured')}"
+        f"{link_chapter(11, 'How it was measured')}."
     )
     return Bars("Tokens per second, more is better", rows, Html(note))
 
 
-def decode_bars() -> Bars:
+def draw_decode_bars() -> Bars:
     """The time of one decode step by TVM's default, torch.compile and this course, from chapter 9's bench."""
     results = load("ch09_decoder")
-    name, measured = list(results["measured"].items())[-1]
-    wanted = {
+    decoder, measured = list(results["measured"].items())[-1]
+    names = {
         "TVM’s default pipeline": "TVM's default",
         "torch.compile": "torch.compile",
         "This course": OURS,
     }
-    seconds = {shown: measured["seconds"].get(f"{key} decode") for shown, key in wanted.items()}
-    rows = [Bar(n, t, duration(t), n == "This course") for n, t in seconds.items() if t]
+    seconds = {words: measured["seconds"][f"{name} decode"] for words, name in names.items()}
+    rows = [Bar(n, t, duration(t), n == "This course") for n, t in seconds.items()]
     note = (
-        f"One token through the decoder “{html.escape(name)}” in float32, {measured['threads']} threads, "
+        f"One token through the decoder “{html.escape(decoder)}” in float32, {measured['threads']} threads, "
         f"{html.escape(results['device'])}. TVM’s default has no schedules for a CPU, so its bar says as much about "
-        f"its defaults as about our passes. {chapter_reference(9, 'How it was measured')}"
+        f"its defaults as about our passes. {link_chapter(9, 'How it was measured')}."
     )
     return Bars("Time of one decode step (one token), less is better", rows, Html(note))
 
 
-def chapter_cards() -> Part:
+def show_chapter_cards() -> Part:
     """For each path, in a tab of its own, a card per chapter: its title, the first of its goals, time and exercises."""
     inputs = labels = blocks = ""
     for number, (path, words) in enumerate(PATH_NAMES.items(), 1):
@@ -143,10 +143,10 @@ def chapter_cards() -> Part:
         inputs += f'<input id="{tab}" name="__tabbed_paths" type="radio"{checked}>'
         labels += f'<label for="{tab}">{words}</label>'
         on_path = [chapter for chapter in chapters() if chapter.minutes_on(path)]
-        cards = "".join(f"<li>{_card(chapter, path)}</li>" for chapter in on_path)
+        cards = "".join(f"<li>{_render_card(chapter, path)}</li>" for chapter in on_path)
         blocks += (
             f'<div class="tabbed-block"><div class="grid cards"><ol>{cards}</ol></div>'
-            f"<p>{hours_of(path)} hours: reading, labs and exercises, without capstones. "
+            f"<p>{format_path_hours(path)} hours: reading, labs and exercises, without capstones. "
             f"<code>python -m chapters path {path}</code> chooses it.</p></div>"
         )
     return Part(
@@ -155,56 +155,54 @@ def chapter_cards() -> Part:
     )
 
 
-def _card(one: Chapter, path: str) -> str:
-    link = f'<a href="chapters/{one.slug}/index.html">{one.number} · {html.escape(one.title)}</a>'
-    goal = inline(goals_of(one)[0].rstrip(";.,"))
+def _render_card(one: Chapter, path: str) -> str:
+    link = link_chapter(one.number)
+    goal = render_inline(read_goals(one)[0].rstrip(";.,"))
     gpu = "" if one.gpu == "no" else f" · GPU {one.gpu}"
     exercises = f" · {count_noun(len(one.exercises_on(path)), 'exercise')}"
-    told = f"{hours(one.minutes_on(path))} h{exercises}{gpu}"
-    return f"<p><b>{link}</b></p><p>After it you can {goal}.</p><p><small>{told}</small></p>"
+    facts = f"{format_hours(one.minutes_on(path))} h{exercises}{gpu}"
+    return f"<p><b>{link}</b></p><p>After it you can {goal}.</p><p><small>{facts}</small></p>"
 
 
-def first_exercise() -> Part:
+def show_first_exercise() -> Part:
     """Where a reader begins after the setup."""
     home = chapters()[0]
     one = home.exercises[0]
-    link = f'<a href="chapters/{home.slug}/index.html">chapter {home.number}</a>'
+    link = link_chapter(home.number, f"chapter {home.number}")
     return Part(
         f"<p>Then open {link}. Its first exercise, “{html.escape(one.title)}”, takes about {one.minutes} minutes, and "
         f"<code>python -m chapters check {one.id}</code> says whether it is right.</p>"
     )
 
 
-def chapter_reference(number: int, words: str) -> str:
-    return f'<a href="chapters/{chapter(number).slug}/index.html">{words}</a>.'
-
-
 # --- a graph that becomes one kernel, step by step ------------------------------------------------
 
 
-def frames(mod: tvm.IRModule) -> list[Picture]:
+def draw_frames(mod: tvm.IRModule) -> list[Picture]:
     """The graph before the passes of FUSION, and after each one that changes its picture."""
     found = [picture(mod, title="As the model writes it")]
     for name in FUSION:
         mod = getattr(relax.transform, name)()(mod)
         drawn = picture(mod, title=f"After {name}")
-        if _graph(drawn) != _graph(found[-1]):
+        if _list_drawn(drawn) != _list_drawn(found[-1]):
             found.append(drawn)
     return found
 
 
-def _graph(drawn: Picture) -> list[str]:
+def _list_drawn(drawn: Picture) -> list[str]:
     """What is drawn, without the title."""
     return [drawn.caption, *str(drawn).splitlines()[1:]]
 
 
-def film(label: str, frames: Sequence[Picture]) -> Stepper:
+def make_film(label: str, frames: Sequence[Picture]) -> Stepper:
     """The frames of one graph, to be stepped through. Without scripts they stand side by side."""
-    drawn = "".join(f"<div{belongs(n)}>{_figure(frame)}</div>" for n, frame in enumerate(frames))
+    drawn = "".join(
+        f"<div{belongs(n)}>{_strip_caption(frame)}</div>" for n, frame in enumerate(frames)
+    )
     says = [f"{frame.title}: {frame.caption}" for frame in frames]
     return Stepper(label, [Panel("film", says, f'<div class="film">{drawn}</div>')], "film")
 
 
-def _figure(frame: Picture) -> str:
+def _strip_caption(frame: Picture) -> str:
     """The picture without its caption, which is the line above it, and as wide as its place."""
     return re.sub(r' style="flex:[^"]*"|<figcaption>.*?</figcaption>', "", frame.figure())

@@ -11,6 +11,7 @@ from tvm import relax
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.draw.picture import Picture, picture
 from chapters.runner.course import ROOT
+from docs.pages.front import FUSION
 
 IMAGE = ROOT / "docs" / "images" / "fusion.svg"
 GAP = 48
@@ -21,7 +22,7 @@ COLOURS = (
 )
 
 
-def residual_step() -> tvm.IRModule:
+def make_residual_step() -> tvm.IRModule:
     """main(x, residual, w): x @ w.T + residual, as after attention in a decoder layer."""
     return relax_module("""
 def main(x: ("n", 4096), residual: ("n", 4096), w: (4096, 4096)):
@@ -31,20 +32,18 @@ def main(x: ("n", 4096), residual: ("n", 4096), w: (4096, 4096)):
 """)
 
 
-def lowered(mod: tvm.IRModule, *, fused: bool) -> tvm.IRModule:
+def lower_to_kernels(mod: tvm.IRModule, *, fused: bool) -> tvm.IRModule:
     """`mod` as kernels: one for each operator, or with TVM's own fusion passes first."""
-    names = ["LegalizeOps"]
-    if fused:
-        names = ["FuseTransposeMatmul", *names, "AnnotateTIROpPattern", "FuseOps", "FuseTIR"]
+    names = FUSION if fused else ["LegalizeOps"]
     passes = [getattr(relax.transform, name)() for name in names]
     return tvm.transform.Sequential(passes)(mod)
 
 
-def document() -> str:
+def draw_document() -> str:
     """Both pictures side by side in one SVG that follows the reader's light or dark mode."""
-    mod = residual_step()
-    before = picture(lowered(mod, fused=False), title="before")
-    after = picture(lowered(mod, fused=True), title="after")
+    mod = make_residual_step()
+    before = picture(lower_to_kernels(mod, fused=False), title="before")
+    after = picture(lower_to_kernels(mod, fused=True), title="after")
     width = round(before.layout.width + after.layout.width + GAP)
     height = round(max(before.layout.height, after.layout.height)) + CAPTION
     after_at = round(before.layout.width + GAP)
@@ -52,11 +51,11 @@ def document() -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img"><title>Before fusion {before.caption}, after it '
         f"{after.caption}</title><style>{COLOURS}</style>"
-        f"{_placed(before, 0)}{_placed(after, after_at)}</svg>\n"
+        f"{_place(before, 0)}{_place(after, after_at)}</svg>\n"
     )
 
 
-def _placed(drawn: Picture, x: int) -> str:
+def _place(drawn: Picture, x: int) -> str:
     width, height = drawn.layout.width, drawn.layout.height
     place = f'<svg x="{x}" y="{CAPTION}" width="{width}" height="{height}" '
     inner = drawn.svg.replace("<svg ", place, 1)
@@ -66,7 +65,7 @@ def _placed(drawn: Picture, x: int) -> str:
 
 def main() -> None:
     IMAGE.parent.mkdir(parents=True, exist_ok=True)
-    IMAGE.write_text(document(), encoding="utf-8", newline="\n")
+    IMAGE.write_text(draw_document(), encoding="utf-8", newline="\n")
     print(f"wrote {IMAGE.relative_to(ROOT)}")
 
 

@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass
 
 from chapters.kit.ir.ir_diff import Listing, listing
-from docs.pages.course_map import chapter_link
+from docs.pages.course_map import link_chapter
 
 LINES = 6  # more would be an example, and the chapters have those
 WIDTH = 88  # characters that fit in a page's column
@@ -32,7 +32,7 @@ class Entry:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        taught = f"<p><small>Taught in chapter {chapter_link(self.chapter)}.</small></p>"
+        taught = f"<p><small>Taught in chapter {link_chapter(self.chapter)}.</small></p>"
         return Listing(self.text)._repr_html_() + taught
 
 
@@ -49,10 +49,10 @@ def cut(
     if first is None:
         raise ValueError(f"No line of the listing holds {start!r}.")
     kept = textwrap.dedent("\n".join(lines[first : first + count])).rstrip().splitlines()
-    return "\n".join(_fitted(line, short) for line in kept)
+    return "\n".join(_fit_line(line, short) for line in kept)
 
 
-def lines_with(ir: object, *words: str, count: int = LINES, short: bool = False) -> str:
+def find_lines(ir: object, *words: str, count: int = LINES, short: bool = False) -> str:
     """The first `count` lines of the listing of `ir` that contain any of `words`, without indentation, cut like `cut`.
 
     Raises ValueError if there is none.
@@ -61,10 +61,10 @@ def lines_with(ir: object, *words: str, count: int = LINES, short: bool = False)
     found = [line for line in lines if any(word in line for word in words)]
     if not found:
         raise ValueError(f"No line of the listing holds any of {words}.")
-    return "\n".join(_fitted(line, short) for line in found[:count])
+    return "\n".join(_fit_line(line, short) for line in found[:count])
 
 
-def _fitted(line: str, short: bool) -> str:
+def _fit_line(line: str, short: bool) -> str:
     if short:
         line = _TYPE.sub(r"\1: … = ", line)
     return line if len(line) <= WIDTH else line[: WIDTH - 2].rstrip() + " …"

@@ -1,289 +1,200 @@
-"""What the page of results shows of GPUs."""
+"""Plots of what the benches measured on a GPU, each from the numbers of a results file, with a sentence above it.
+
+A plot shows the first dtype of its file; the tables beneath have all.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from chapters.kit.bench import gpu_results as tables
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
 from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
-from chapters.kit.bench.results import Several, SourcedTable, not_yet
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, si
-from docs.pages.plots import Figure, Folded, Size, bandwidth, bars, roofline, steps
+from docs.pages.plots import Figure, InputSize, draw_bandwidth, draw_bars, draw_roofline
 
 # the kernels of many rows that the charts show; the tables have the others
 FASTEST = ("wgmma", "mma.sync")
-EQUAL = 5e-4  # a share of a time: less is told as 0.0 %
 NEAR = 0.8  # a share of what the ceilings allow
-OF_COPY = "per cent of the copy's speed, more is better"
-OF_LINEAR = f"per cent of the speed of {tables.LINEAR}, more is better"
+SIZES = "The names give rows of x × outputs × inputs. The table has all implementations."
 
 
-# --- add and RMSNorm ------------------------------------------------------------------------------
+def _select_first_dtype(measured: dict) -> tuple[list[dict], str]:
+    """The cases of the first dtype, and that dtype."""
+    dtype = measured["cases"][0]["dtype"]
+    return [case for case in measured["cases"] if case["dtype"] == dtype], dtype
 
 
-def norm_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
-    """Add and RMSNorm: bytes per second over size."""
+def draw_norms(measured: dict) -> list[Figure]:
+    """ch08_norm and ch04_gpu: bytes per second of add and RMSNorm over size."""
+    cases, dtype = _select_first_dtype(measured)
     sizes = [
-        Size(tables.shape_text(c["shape"]), c["bytes"], tables.medians(c["seconds"])) for c in cases
+        InputSize(tables.shape_text(c["shape"]), c["bytes"], tables.medians(c["seconds"]))
+        for c in cases
     ]
-    title = f"Add and RMSNorm in {cases[0]['dtype']}"
-    drawn = bandwidth(sizes, ceilings["copy_rate"], title, claim=_norm_claim(cases))
+    largest = max(cases, key=lambda case: case["bytes"])
+    shares = {name: share for name, (_, share) in tables.shares_of_copy(largest).items()}
+    del shares[tables.COPY]
+    by_speed = sorted(shares.items(), key=lambda one: -one[1])
+    claim = (
+        f"Add and RMSNorm of {tables.shape_text(largest['shape'])} in {dtype}, as shares of the speed of a copy of as "
+        f"many bytes: {', '.join(f'{name} {share:.0%}' for name, share in by_speed)}. "
+        f"{_compare_with_others(cases, tables.NORM_OURS)}"
+    )
+    copy_rate = measured["ceilings"]["copy_rate"]
+    drawn = draw_bandwidth(sizes, copy_rate, f"Add and RMSNorm in {dtype}", claim=claim)
     return [replace(drawn, table=tables.copy_table(cases))]
 
 
-def _norm_claim(cases: list[dict]) -> str:
-    """The largest size as shares of a copy's speed, of ours only the fastest; then who is ahead over all sizes."""
-    largest = max(cases, key=lambda case: case["bytes"])
-    best = best_of(largest["seconds"], tables.NORM_OURS)
-    left_out = {tables.COPY, *tables.NORM_OURS} - set(best[:1] if best else ())
-    shares = {n: s for n, (_, s) in tables.shares_of_copy(largest).items() if n not in left_out}
-    told = ", ".join(f"{n} {s:.0%}" for n, s in sorted(shares.items(), key=lambda one: -one[1]))
-    return (
-        f"Add and RMSNorm of {tables.shape_text(largest['shape'])} in {largest['dtype']}, as shares of the speed of a "
-        f"copy of as many bytes: {told}. {_verdict(cases, tables.NORM_OURS)}"
-    )
+def draw_linear(measured: dict) -> list[Figure]:
+    """ch08_linear: layers of one row beside a copy, then layers of many rows beside PyTorch's linear."""
+    cases, dtype = _select_first_dtype(measured)
+    one = [case for case in cases if "decode" in case["seconds"]]
+    many = [case for case in cases if set(FASTEST) & set(case["seconds"])]
+    figures = []
+    if one:
+        names = ("decode", tables.LINEAR)
+        claim = (
+            f"One row of x in {dtype}, as shares of the speed of a copy of as many bytes: "
+            f"{_describe_shares(one, names, tables.COPY)}. {_compare_with_others(one, tables.LINEAR_OURS)}"
+        )
+        drawn = _make_share_bars(one, names, tables.COPY)
+        words, limit = (
+            "per cent of the copy's speed, more is better",
+            (100, "a copy of as many bytes"),
+        )
+        title = f"Linear layers of one row in {dtype}"
+        figures.append(draw_bars(drawn, words, title, SIZES, tables.copy_table(one), limit, claim))
+    if many:
+        claim = (
+            f"Many rows of x in {dtype}, as shares of the speed of {tables.LINEAR}, which is cuBLAS: "
+            f"{_describe_shares(many, FASTEST, tables.LINEAR)}. {_compare_with_others(many, tables.LINEAR_OURS)}"
+        )
+        drawn = _make_share_bars(many, FASTEST, tables.LINEAR)
+        words = f"per cent of the speed of {tables.LINEAR}, more is better"
+        title, limit = f"Linear layers of many rows in {dtype}", (100, tables.LINEAR)
+        figures.append(
+            draw_bars(drawn, words, title, SIZES, tables.linear_table(many), limit, claim)
+        )
+    return figures
 
 
-# --- linear layers --------------------------------------------------------------------------------
-
-
-def linear_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
-    """Layers of one row beside a copy, then layers of many rows beside PyTorch's linear, where ours were measured."""
-    ours = [case for case in cases if best_of(case["seconds"], tables.LINEAR_OURS)]
-    one = [case for case in ours if tables.COPY in case["seconds"]]
-    many = [case for case in ours if case["m"] > 1 and tables.LINEAR in case["seconds"]]
-    return [*([_one_row(one)] if one else []), *([_many_rows(many)] if many else [])]
-
-
-def _one_row(cases: list[dict]) -> Figure:
-    names, dtype = ("decode", tables.LINEAR), cases[0]["dtype"]
-    claim = (
-        f"One row of x in {dtype}, as shares of the speed of a copy of as many bytes: "
-        f"{_shares(cases, names, tables.COPY)}. {_verdict(cases, tables.LINEAR_OURS)}"
-    )
-    title = f"Linear layers of one row in {dtype}"
-    caption = "The names give rows of x × outputs × inputs. The table has all implementations."
-    drawn = _share_bars(cases, lambda case: names, tables.COPY)
-    limit = 100, "a copy of as many bytes"
-    return bars(drawn, OF_COPY, title, caption, tables.copy_table(cases), limit, claim)
-
-
-def _many_rows(cases: list[dict]) -> Figure:
-    dtype = cases[0]["dtype"]
-    usual = Counter(case["m"] for case in cases).most_common(1)[0][0]
-    told = _shares([case for case in cases if case["m"] == usual], FASTEST, tables.LINEAR)
-    claim = f"{usual} rows of x in {dtype}, as shares of the speed of {tables.LINEAR}, which is cuBLAS: "
-    verdict = _verdict(cases, tables.LINEAR_OURS)
-    claim = (
-        f"{claim}{told}. Over all sizes, {verdict[:1].lower()}{verdict[1:]}" if told else verdict
-    )
-    title = f"Linear layers of many rows in {dtype}"
-    caption = "The names give rows of x × outputs × inputs. The table has all implementations."
-    drawn = _share_bars(cases, _drawn_of_ours, tables.LINEAR)
-    limit = 100, tables.LINEAR
-    return bars(drawn, OF_LINEAR, title, caption, tables.linear_table(cases), limit, claim)
-
-
-def _drawn_of_ours(case: dict) -> Sequence[str]:
-    """FASTEST; where neither was measured, the fastest of ours that was."""
-    if any(name in case["seconds"] for name in FASTEST):
-        return FASTEST
-    return best_of(case["seconds"], tables.LINEAR_OURS)[:1]
-
-
-def _share_bars(cases: list[dict], names: Callable[[dict], Sequence[str]], usual: str) -> list[Bar]:
+def _make_share_bars(cases: list[dict], names: Sequence[str], usual: str) -> list[Bar]:
     """A bar for each case and name: the per cent of the speed of `usual`."""
     found = []
     for case in cases:
         times = tables.medians(case["seconds"])
-        for name in (name for name in names(case) if name in times):
+        for name in (name for name in names if name in times):
             share, ours = times[usual] / times[name], name in tables.LINEAR_OURS
             label = f"{'this course, ' if ours else ''}{name}, {tables.layer_text(case)}"
             found.append(Bar(label, 100 * share, f"{share:.0%}", ours=ours))
     return found
 
 
-def _shares(cases: list[dict], names: Sequence[str], usual: str) -> str:
-    """The span of each name's share of the speed of `usual`, as in "wgmma 80% to 90%, mma.sync 50%"."""
-    told = []
+def _describe_shares(cases: list[dict], names: Sequence[str], usual: str) -> str:
+    """Each name's least and largest share of the speed of `usual`, as in "wgmma 80% to 90%, mma.sync 50% to 60%"."""
+    texts = []
     for name in names:
         times = [tables.medians(case["seconds"]) for case in cases if name in case["seconds"]]
         if times:
-            told.append(f"{name} {_span([time[usual] / time[name] for time in times])}")
-    return ", ".join(told)
+            shares = [time[usual] / time[name] for time in times]
+            texts.append(f"{name} {min(shares):.0%} to {max(shares):.0%}")
+    return ", ".join(texts)
 
 
-def gelu_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
-    """A linear layer and GELU: the time of each implementation, a figure for each case."""
+def _compare_with_others(cases: list[dict], ours: Sequence[str]) -> str:
+    """In how many cases we are the fastest, and the best of the others' time in ours; "" if no case has both.
+
+    Neither a copy nor our own kernels with a second launch count as another's.
+    """
+    ratios = []
+    for case in cases:
+        seconds = case["seconds"]
+        others = [n for n in seconds if n.removesuffix(tables.THEN_ADD) not in (*ours, tables.COPY)]
+        fastest, other = best_of(seconds, ours), best_of(seconds, others)
+        if fastest and other:
+            ratios.append(other[1] / fastest[1])
+    if not ratios:
+        return ""
+    wins = sum(ratio > 1 for ratio in ratios)
+    return (
+        f"This course is the fastest in {wins} of {len(ratios)} cases; the best of the others takes {min(ratios):.3g} "
+        f"to {max(ratios):.3g} times our time."
+    )
+
+
+def draw_gelu(measured: dict) -> list[Figure]:
+    """ch08_gelu: the time of each implementation of a linear layer and GELU, a figure for each case."""
     figures = []
+    cases, dtype = _select_first_dtype(measured)
     for case in cases:
         times = sorted(tables.medians(case["seconds"]).items(), key=lambda one: one[1])
         drawn = [
             Bar(name, time, si(time, "s"), ours=name in tables.LINEAR_OURS) for name, time in times
         ]
-        told = "; ".join(f"{name} {si(time, 's')}" for name, time in times)
-        claim = (
-            f"A linear layer and GELU in {case['dtype']}: {told}. "
-            f"{_verdict([case], tables.LINEAR_OURS)}"
-        )
-        title = f"Linear and GELU, {tables.layer_text(case)}, in {case['dtype']}"
+        by_speed = "; ".join(f"{name} {si(time, 's')}" for name, time in times)
+        claim = f"A linear layer and GELU in {dtype}: {by_speed}."
+        title = f"Linear and GELU, {tables.layer_text(case)}, in {dtype}"
         caption = f"All but “{EAGER_GELU}” may use one kernel for both."
         table = tables.linear_table([case], EAGER_GELU)
-        figures.append(bars(drawn, "less is better", title, caption, table, claim=claim))
+        figures.append(draw_bars(drawn, "less is better", title, caption, table, claim=claim))
     return figures
 
 
-def step_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
-    """The speed after each step of the schedule, beside PyTorch's linear."""
-    return [_steps_of(case) for case in cases if tables.steps_of(case)]
+def draw_schedule_steps(measured: dict) -> list[Figure]:
+    """ch08_steps: the speed after each step of the schedule, beside PyTorch's linear."""
+    return [
+        _draw_steps_of_case(case)
+        for case in _select_first_dtype(measured)[0]
+        if tables.steps_of(case)
+    ]
 
 
-def _steps_of(case: dict) -> Figure:
-    seconds = case["seconds"]
-    taken = {name: seconds[name] for name in tables.steps_of(case)}
-    medians = [(name, one["median"]) for name, one in taken.items()]
-    (first, slow), (last, fast) = medians[0], medians[-1]
-    claim = f"“{last}” takes {si(fast, 's')}, {slow / fast:,.0f} times less than “{first}”"
-    limit = None
-    if tables.LINEAR in seconds:
-        usual = seconds[tables.LINEAR]["median"]
-        limit = case["operations"] / usual, tables.LINEAR
-        claim += f", and reaches {usual / fast:.0%} of the speed of {tables.LINEAR}"
+def _draw_steps_of_case(case: dict) -> Figure:
+    operations, library = case["operations"], case["seconds"][tables.LINEAR]["median"]
+    entries, rows, before = [], [], None
+    for name in tables.steps_of(case):
+        seconds = case["seconds"][name]
+        median = seconds["median"]
+        speed = si(operations / median, "FLOP/s")
+        entries.append(Bar(name, operations / median, speed, ours=True))
+        time = f"{si(median, 's')} ({si(seconds['low'], 's')} to {si(seconds['high'], 's')})"
+        gain = f"{before / median:.2f}×" if before else "–"
+        rows.append((name, time, speed, gain, f"{library / median:.0%}"))
+        before = median
+    (first, *_), (last, *_) = rows[0], rows[-1]
+    slow, fast = (case["seconds"][name]["median"] for name in (first, last))
+    claim = (
+        f"“{last}” takes {si(fast, 's')}, {slow / fast:,.0f} times less than “{first}”, and reaches "
+        f"{library / fast:.0%} of the speed of {tables.LINEAR}."
+    )
     title = f"{tables.layer_text(case)} in {case['dtype']}, step by step"
-    return steps(taken, case["operations"], title, limit, f"{claim}.")
+    caption = "A bar ends at the median. The table has the middle half of the rounds in brackets."
+    header = ("step", "time", "speed", "times the one before", f"of {tables.LINEAR}")
+    limit = operations / library, tables.LINEAR
+    words = "FLOP/s, more is better"
+    return draw_bars(entries, words, title, caption, Table(header, rows), limit, claim)
 
 
-def _roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figure:
+def _draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figure:
     shares = [point.share(ceilings) for point in points if point.group == "ours"]
     near = sum(share >= NEAR for share in shares)
     claim = (
         f"In {near} of {len(shares)} cases our fastest kernel reaches {NEAR:.0%} or more of the speed that memory and "
         "tensor cores allow."
     )
-    return replace(roofline(points, ceilings, machine), claim=claim if shares else "")
+    return replace(draw_roofline(points, ceilings, machine), claim=claim)
 
 
-# --- who is ahead ---------------------------------------------------------------------------------
-
-
-def _verdict(cases: list[dict], ours: Sequence[str], which: str = "seconds") -> str:
-    """Who is ahead in how many of `cases`, and by how much; "" where there is nothing to compare.
-
-    Times that differ by less than EQUAL are no lead. Neither a copy nor our own kernels with a second launch
-    count as another's.
-    """
-    leads = []
-    for case in cases:
-        others = [
-            n for n in case[which] if n.removesuffix(tables.THEN_ADD) not in (*ours, tables.COPY)
-        ]
-        mine, best = best_of(case[which], ours), best_of(case[which], others)
-        if mine and best:
-            leads.append((best[1] / mine[1] - 1, best[0]))
-    count, told = len(leads), []
-    ahead = [lead for lead, _ in leads if lead >= EQUAL]
-    behind = [(1 / (1 + lead) - 1, name) for lead, name in leads if lead <= -EQUAL]
-    if ahead:
-        told.append(f"This course is ahead of all others {_how_often(ahead, count)}")
-    if tied := count - len(ahead) - len(behind):
-        who = "it is as fast as the best of them"
-        if not ahead:
-            who = "This course is as fast as the best of the others"
-        told.append(f"{who} in {tied} of {count} cases")
-    if behind:
-        by = " or ".join(dict.fromkeys(f"“{name}”" for _, name in behind))
-        told.append(f"{by} is ahead {_how_often([margin for margin, _ in behind], count)}")
-    return f"{'; '.join(told)}." if told else ""
-
-
-def _how_often(margins: Sequence[float], count: int) -> str:
-    often = f"in {len(margins)} of {count} cases, "
-    if len(margins) == count:
-        often = {1: "", 2: "in both cases, "}.get(count, f"in all {count} cases, ")
-    return f"{often}by {_span(margins)}"
-
-
-def _span(shares: Sequence[float]) -> str:
-    """The least and the largest, in per cent."""
-    low, high = (
-        f"{value:.1%}" if value < 0.1 else f"{value:.0%}" for value in (min(shares), max(shares))
-    )
-    return low if low == high else f"{low} to {high}"
-
-
-# --- the parts of the page ------------------------------------------------------------------------
-
-# name of a results file -> the figures of its cases that have one dtype, given the measured ceilings
-FIGURES: Mapping[str, Callable[[list[dict], dict], list[Figure]]] = {
-    "ch08_norm": norm_figures,
-    "ch08_linear": linear_figures,
-    "ch08_gelu": gelu_figures,
-    "ch08_steps": step_figures,
+PLOTS = {
+    "ch04_gpu": draw_norms,
+    "ch08_norm": draw_norms,
+    "ch08_linear": draw_linear,
+    "ch08_gelu": draw_gelu,
+    "ch08_steps": lambda measured: [
+        *draw_schedule_steps(measured),
+        tables.show_roofline(_draw_roofline).parts[0],
+    ],
 }
-
-
-def _by_dtype(
-    results: dict, draw: Callable[[list[dict], dict], list[Figure]]
-) -> dict[str, list[Figure]]:
-    """dtype -> the figures of a results file."""
-    where = f"Measured {results['date']} on one {tables.machine(results)}."
-    cases, ceilings = results["measured"]["cases"], results["measured"]["ceilings"]
-    found = {}
-    for dtype in dict.fromkeys(case["dtype"] for case in cases):
-        drawn = draw([case for case in cases if case["dtype"] == dtype], ceilings)
-        found[dtype] = [replace(one, measured=where) for one in drawn]
-    return found
-
-
-def _measured(
-    name: str, chapter: int, draw: Callable[[list[dict], dict], list[Figure]]
-) -> Several | SourcedTable:
-    """The figures of a results file and how it was made; its tables if there is nothing to draw."""
-    results = tables.load(name)
-    if results is None:
-        return not_yet(chapter)
-    drawn = [one for figures in _by_dtype(results, draw).values() for one in figures]
-    return Several([*drawn, tables.source(results)]) if drawn else tables.SHOWN[name]()
-
-
-SHOWN = {
-    "ch04_gpu": lambda: _measured("ch04_gpu", 4, norm_figures),
-    "roofline": lambda: tables.show_roofline(_roofline),
-    **{name: lambda n=name, draw=draw: _measured(n, 8, draw) for name, draw in FIGURES.items()},
-}
-
-
-def on_a_gpu() -> Several | SourcedTable:
-    """What `bench 8` measured: each file's figures in its first dtype, tables of the others; a line without a file."""
-    found = {name: results for name in FIGURES if (results := tables.load(name))}
-    if not found:
-        return not_yet(8)
-    shown: list[object] = []
-    folded: dict[str, list[SourcedTable | Table]] = {}
-    for name, results in found.items():
-        first, *others = _by_dtype(results, FIGURES[name]).items()
-        shown += first[1]
-        for dtype, figures in others:
-            for figure in figures:
-                folded.setdefault(dtype, []).extend(
-                    (SourcedTable(None, figure.claim), figure.table)
-                )
-    drawn = SHOWN["roofline"]()
-    shown += drawn.parts[:1] if isinstance(drawn, Several) else []
-    shown += [Folded(f"The same in {dtype}", figures) for dtype, figures in folded.items()]
-    shown += [_in_graphs(found["ch08_norm"])] if "ch08_norm" in found else []
-    sources = dict.fromkeys(tables.source(results).source for results in found.values())
-    return Several([*shown, *(SourcedTable(None, one) for one in sources)])
-
-
-def _in_graphs(results: dict) -> Folded | Several:
-    """The small sizes of add and RMSNorm in a CUDA graph; empty where they were not measured so."""
-    cases = [case for case in results["measured"]["cases"] if case["graph_seconds"]]
-    if not cases:
-        return Several([])
-    verdict = SourcedTable(None, _verdict(cases, tables.NORM_OURS, "graph_seconds"))
-    return Folded("Add and RMSNorm in a CUDA graph", [verdict, tables.graph_table(cases)])

@@ -99,18 +99,18 @@ def execute(lab: str, folder: Path, environment: dict[str, str], seconds: float)
         env={**os.environ, **environment, "PYTHONPATH": path},
         stderr=subprocess.DEVNULL,  # a page shows what is printed, not what is warned of
     )
-    return outputs_of(book)
+    return read_outputs(book)
 
 
-def outputs_of(book: NotebookNode) -> list[Output]:
+def read_outputs(book: NotebookNode) -> list[Output]:
     """What each code cell showed: rendered if it can be, and without warnings."""
     return [
         [_read_output(output) for output in cell.outputs if output.get("name") != "stderr"]
-        for cell in code_cells(book)
+        for cell in list_code_cells(book)
     ]
 
 
-def code_cells(book: NotebookNode) -> list[NotebookNode]:
+def list_code_cells(book: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in book.cells if cell.cell_type == "code"]
 
 
@@ -121,7 +121,7 @@ def _read_output(output: NotebookNode) -> dict[str, str]:
     return {"html": html_of} if html_of is not None else {"text": output.data["text/plain"]}
 
 
-def _written_output(part: dict[str, str]) -> NotebookNode:
+def _write_output(part: dict[str, str]) -> NotebookNode:
     ((kind, value),) = part.items()
     if kind == "printed":
         return v4.new_output("stream", text=value)
@@ -132,27 +132,27 @@ def write_executed(lab: str, page: dict) -> str:
     """The notebook to keep. page: its "outputs", one per code cell, and the facts that go into its metadata."""
     book = read_lab(lab)
     book.metadata[FACTS] = {key: value for key, value in page.items() if key != "outputs"}
-    for cell, output in zip(code_cells(book), page["outputs"], strict=True):
-        cell.outputs = [_written_output(part) for part in output]
+    for cell, output in zip(list_code_cells(book), page["outputs"], strict=True):
+        cell.outputs = [_write_output(part) for part in output]
     return nbformat.writes(book) + "\n"
 
 
 def read_executed(text: str) -> dict:
     """What `write_executed` was given. Raises ValueError, KeyError or AttributeError if the text is damaged."""
     book = nbformat.reads(text, as_version=4)
-    return {**book.metadata[FACTS], "outputs": outputs_of(book)}
+    return {**book.metadata[FACTS], "outputs": read_outputs(book)}
 
 
-def name(slug: str) -> str:
+def make_file_name(slug: str) -> str:
     """The file name of the notebook that the page of the chapter in folder `slug` offers."""
     return f"{slug}_lab.ipynb"
 
 
-def offered(executed: str, address: str | None, style: str) -> str:
+def make_download(executed: str, address: str | None, style: str) -> str:
     """The kept notebook as readers get it: with the first cell, and `style` in each output that is drawn."""
     book = nbformat.reads(executed, as_version=4)
     del book.metadata[FACTS]
-    for output in (output for cell in code_cells(book) for output in cell.outputs):
+    for output in (output for cell in list_code_cells(book) for output in cell.outputs):
         if drawn := output.get("data", {}).get("text/html"):
             output.data["text/html"] = f"<style data-course>{style}</style>{drawn}"
     source = FIRST.format(address=address or "", pins=pins()).rstrip("\n")
@@ -160,19 +160,21 @@ def offered(executed: str, address: str | None, style: str) -> str:
     return nbformat.writes(book) + "\n"
 
 
-def colab(slug: str, address: str | None) -> str | None:
+def make_colab_address(slug: str, address: str | None) -> str | None:
     """The address at which Colab opens the notebook; None if the course has no address on GitHub."""
     parts = urlsplit(address or "")
     if parts.hostname != "github.com":
         return None
     repository = parts.path.strip("/").removesuffix(".git")
-    return f"https://colab.research.google.com/github/{repository}/blob/{BRANCH}/{name(slug)}"
+    return f"https://colab.research.google.com/github/{repository}/blob/{BRANCH}/{make_file_name(slug)}"
 
 
-def links(slug: str, address: str | None) -> str:
+def render_links(slug: str, address: str | None) -> str:
     """The buttons for a lab's page: the notebook and, if it can open it, Colab."""
-    found = [f'<a class="md-button" href="{name(slug)}" download>Download the notebook</a>']
-    where = colab(slug, address)
+    found = [
+        f'<a class="md-button" href="{make_file_name(slug)}" download>Download the notebook</a>'
+    ]
+    where = make_colab_address(slug, address)
     if where:
         found.append(f'<a class="md-button" href="{html.escape(where)}">Open in Colab</a>')
     return f'<p class="facts-links">{" ".join(found)}</p>'

@@ -45,7 +45,7 @@ from chapters.program import run_program
 from chapters.runner.course import ROOT, chapters
 from chapters.whose_code import REFERENCE, WHOSE
 from docs.pages import notebook
-from docs.pages.blocks import Block, NotInstalled, PageError, blocks_of
+from docs.pages.blocks import Block, NotInstalled, PageError, read_blocks
 from docs.pages.notebook import Output
 
 KEPT = ROOT / "docs" / "outputs"
@@ -63,7 +63,7 @@ _CACHED_CODE = re.compile(r"__pycache__/(\w+)\.[\w.-]+\.pyc$")
 _NOT_READ_FOR_A_PAGE = ("docs/outputs/", ".", "site/")
 
 
-def pages() -> dict[str, Path]:
+def list_pages() -> dict[str, Path]:
     """Every page that may have code, by its path in the repository."""
     found = sorted((ROOT / "docs").glob("*.md"))
     for chapter in chapters():
@@ -74,14 +74,10 @@ def pages() -> dict[str, Path]:
 # --- kept outputs ---------------------------------------------------------------------------------
 
 
-def _file(folder: Path, where: str) -> Path:
+def find_output_file(where: str, folder: Path | None = None) -> Path:
+    """The file with what a page showed: the tracked one, or the one in `folder`."""
     parts = where.removeprefix("docs/").removeprefix("chapters/").rpartition(".")[0].split("/")
-    return folder / f"{'_'.join(parts)}{'.ipynb' if is_lab(where) else '.json'}"
-
-
-def kept_file(where: str) -> Path:
-    """The tracked file with what a page showed."""
-    return _file(KEPT, where)
+    return (folder or KEPT) / f"{'_'.join(parts)}{'.ipynb' if is_lab(where) else '.json'}"
 
 
 def is_lab(where: str) -> bool:
@@ -100,11 +96,11 @@ class PageOutput:
     files: list[str]  # of the course, that were read
 
 
-def valid(where: str, blocks: list[Block]) -> PageOutput | None:
+def load_valid(where: str, blocks: list[Block]) -> PageOutput | None:
     """What is remembered of a page if it still holds; else None."""
     for folder in (KEPT, CACHE):
-        page = _read(_file(folder, where))
-        if page and page["code"] == _code_key(blocks) and _unchanged(page):
+        page = _read(find_output_file(where, folder))
+        if page and page["code"] == _hash_code(blocks) and _is_unchanged(page):
             return PageOutput(page["outputs"], page["made"], list(page["files"]))
     return None
 
@@ -125,54 +121,56 @@ def _read(path: Path) -> dict | None:
     return None
 
 
-def _code_key(blocks: list[Block]) -> str:
+def _hash_code(blocks: list[Block]) -> str:
     facts = [f"{b.raises} {b.mark}\n{b.code}" for b in blocks]
-    return _digest("\0".join([version("apache-tvm"), *facts]).encode())
+    return _hash_content("\0".join([version("apache-tvm"), *facts]).encode())
 
 
-def _unchanged(page: dict) -> bool:
-    return all(_file_key(name) == key for name, key in page["files"].items())
+def _is_unchanged(page: dict) -> bool:
+    return all(_hash_file(name) == key for name, key in page["files"].items())
 
 
-def _learners_files() -> set[Path]:
+def _list_learner_files() -> set[Path]:
     return {chapter.stub for chapter in chapters()}
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     """What a page may find in a folder of the course: not what a learner edits, nor what Python or an editor makes."""
     found = [p for p in folder.iterdir() if p.suffix in (".py", ".md", ".yml", ".json")]
-    return [p for p in found if p not in _learners_files()]
+    return [p for p in found if p not in _list_learner_files()]
 
 
 @cache
-def _stat_key(name: str, _changed: int, _size: int) -> str:
-    return _digest((ROOT / name).read_bytes())
+def _hash_file_version(name: str, _changed: int, _size: int) -> str:
+    return _hash_content((ROOT / name).read_bytes())
 
 
-def _file_key(name: str) -> str:
+def _hash_file(name: str) -> str:
     """A key of the content of a file of the course, or of the names in a folder; "" if it is gone."""
     try:
         if name.endswith("/"):
-            return _digest("\n".join(sorted(p.name for p in _listed(ROOT / name))).encode())
+            return _hash_content(
+                "\n".join(sorted(p.name for p in _list_folder(ROOT / name))).encode()
+            )
         stat = (ROOT / name).stat()
     except OSError:
         return ""
-    return _stat_key(name, stat.st_mtime_ns, stat.st_size)
+    return _hash_file_version(name, stat.st_mtime_ns, stat.st_size)
 
 
-def _digest(content: bytes) -> str:
+def _hash_content(content: bytes) -> str:
     return hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest()[:12]
 
 
-def remember(where: str, blocks: list[Block], shown: PageOutput, folder: Path) -> None:
+def save_output(where: str, blocks: list[Block], output: PageOutput, folder: Path) -> None:
     """Write what a page showed, and what that depends on, to `folder`."""
     page = {
-        "code": _code_key(blocks),
-        "made": shown.made,
-        "files": {name: _file_key(name) for name in shown.files},
-        "outputs": shown.outputs,
+        "code": _hash_code(blocks),
+        "made": output.made,
+        "files": {name: _hash_file(name) for name in output.files},
+        "outputs": output.outputs,
     }
-    path = _file(folder, where)
+    path = find_output_file(where, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     if is_lab(where):
         text = notebook.write_executed((ROOT / where).read_text(encoding="utf-8"), page)
@@ -184,14 +182,14 @@ def remember(where: str, blocks: list[Block], shown: PageOutput, folder: Path) -
 # --- running --------------------------------------------------------------------------------------
 
 
-def run(blocks: list[Block], where: str) -> PageOutput:
+def run_page(blocks: list[Block], where: str) -> PageOutput:
     """Run the blocks of a lesson in a new process, those of a lab in a kernel of Jupyter.
 
     Raises PageError naming the page, the block and the error if one fails, or does not raise as it should, and
     NotInstalled if an optional package is not installed.
     """
-    if said := lacks(where, blocks):
-        raise NotInstalled(said)
+    if message := describe_missing_package(where, blocks):
+        raise NotInstalled(message)
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
         opened = Path(folder) / "opened"
         # a page must not depend on what one learner has written
@@ -202,10 +200,10 @@ def run(blocks: list[Block], where: str) -> PageOutput:
             with Child("chapters.runner.page_code", where, environment=environment) as child:
                 outputs = [_run_block(child, block, blocks, where) for block in blocks]
         made = f"{cpu_name()}, {date.today():%B %Y}" if any(b.mark for b in blocks) else ""
-        return PageOutput(outputs, made, _read_for_page(opened))
+        return PageOutput(outputs, made, _list_files_read(opened))
 
 
-def lacks(where: str, blocks: list[Block]) -> str:
+def describe_missing_package(where: str, blocks: list[Block]) -> str:
     """A sentence if the code of a page imports an optional package that is not installed; else ""."""
     for name in OPTIONAL:
         imports = re.compile(rf"^\s*(import|from) {name}\b", re.MULTILINE)
@@ -224,10 +222,10 @@ def _run_lab(where: str, environment: dict[str, str]) -> list[Output]:
         outputs = notebook.execute(lab, ROOT, environment, SECONDS)
     except (CellControlSignal, DeadKernelError) as error:
         raise PageError(f"{where}: {_ANSI.sub('', str(error)).strip()}") from None
-    return [_cleaned(output) for output in outputs]
+    return [_clean_output(output) for output in outputs]
 
 
-def _cleaned(output: Output) -> Output:
+def _clean_output(output: Output) -> Output:
     """Without colours of a terminal, without style sheets, and without parts that print nothing.
 
     Jupyter may send what was printed at once in several parts; they become one.
@@ -246,35 +244,35 @@ def _run_block(child: Child, block: Block, blocks: list[Block], where: str) -> O
     try:
         answer = child.ask({"code": block.code, "line": block.line}, SECONDS)
     except Lost as lost:
-        said = lost.printed.strip().splitlines()[-1:]
+        last = lost.printed.strip().splitlines()[-1:]
         raise PageError(
             f"{where}, line {block.line}: the process died in this block ({lost})"
-            f"{': ' + said[0] if said else '.'}"
+            f"{': ' + last[0] if last else '.'}"
         ) from None
     error = answer["error"]
     if error:
         error["lines"] = [_PAGE_FOLDER.sub("", line) for line in error["lines"]]
-    _as_told(block, error, where)
+    _check_error(block, error, where)
     output, at, printed = [], 0, child.printed()
     for shown in [*answer["shown"], {"at": len(printed)}]:
         text = printed[at : shown["at"]].decode("utf-8", "replace")
         at = shown.pop("at")
         output += [{"printed": text}, shown]
-    output = _cleaned(output)
+    output = _clean_output(output)
     return [*output, {"error": error}] if error else output
 
 
-def _as_told(block: Block, error: dict | None, where: str) -> None:
+def _check_error(block: Block, error: dict | None, where: str) -> None:
     first = next((line for line in block.code.split("\n") if line.strip()), "")
     at = f"{where}, line {(error and error['line']) or block.line}, in the block `{first.strip()}`"
     if error and block.raises not in error["names"]:
         wanted = f" (expected {block.raises})" if block.raises else ""
-        raise PageError(f"{at}: {error_text(error)}{wanted}")
+        raise PageError(f"{at}: {format_error(error)}{wanted}")
     if block.raises and not error:
         raise PageError(f"{at}: should raise {block.raises}, and raised nothing.")
 
 
-def error_text(error: dict) -> str:
+def format_error(error: dict) -> str:
     """The last line of an error; of a long message also the first, which names the error."""
     lines = error["lines"]
     if error["names"][0] in ("SyntaxError", "IndentationError") or len(lines) == 1:
@@ -282,14 +280,14 @@ def error_text(error: dict) -> str:
     return "\n".join([lines[0], *(["…"] if len(lines) > 2 else []), lines[-1]])
 
 
-def _read_for_page(opened: Path) -> list[str]:
+def _list_files_read(opened: Path) -> list[str]:
     """What was read of the course, files and folders, without what a learner edits."""
-    own, found = _learners_files(), set()
+    learner_files, found = _list_learner_files(), set()
     for line in opened.read_text(encoding="utf-8").splitlines() if opened.exists() else []:
         name = Path(_CACHED_CODE.sub(r"\1.py", line)).as_posix() + "/" * line.endswith(os.sep)
         path = ROOT / name
         there = path.is_dir() if name.endswith("/") else path.is_file()
-        if there and path not in own and not name.startswith(_NOT_READ_FOR_A_PAGE):
+        if there and path not in learner_files and not name.startswith(_NOT_READ_FOR_A_PAGE):
             found.add(name)
     return sorted(found)
 
@@ -312,7 +310,7 @@ def run_all(
 
     def one(where: str) -> PageOutput | PageError:
         try:
-            return run(wanted[where], where)
+            return run_page(wanted[where], where)
         except PageError as error:
             return error
 
@@ -334,22 +332,22 @@ def run_all(
 # --- comparing ------------------------------------------------------------------------------------
 
 
-def differences(where: str, blocks: list[Block], now: list[Output]) -> str:
+def diff_outputs(where: str, blocks: list[Block], now: list[Output]) -> str:
     """How the outputs of a page differ from those that are kept, as a diff; "" where they do not."""
-    page = _read(_file(KEPT, where))
+    page = _read(find_output_file(where))
     if page is None:
         return f"{where}: no output is kept.\n"
-    stale = page["code"] != _code_key(blocks) or not _unchanged(page)
-    said = f"{where}: what is kept was made from other code.\n" if stale else ""
+    stale = page["code"] != _hash_code(blocks) or not _is_unchanged(page)
+    report = f"{where}: what is kept was made from other code.\n" if stale else ""
     for block, old, new in zip(blocks, page["outputs"], now, strict=False):
-        before, after = (_comparable(block, output) for output in (old, new))
+        before, after = (_list_comparable_lines(block, output) for output in (old, new))
         if before != after:
             lines = difflib.unified_diff(before, after, "kept", "now", lineterm="", n=1)
-            said += f"{where}, line {block.line}:\n" + "\n".join(lines) + "\n"
-    return said
+            report += f"{where}, line {block.line}:\n" + "\n".join(lines) + "\n"
+    return report
 
 
-def _comparable(block: Block, output: Output) -> list[str]:
+def _list_comparable_lines(block: Block, output: Output) -> list[str]:
     if block.mark == "here":
         return []
     lines = []
@@ -371,24 +369,28 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("pages", nargs="*", metavar="PAGE")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(arguments)
-    known = pages()
+    known = list_pages()
     if unknown := [name for name in options.pages if name not in known]:
         print(f"There is no page {unknown[0]}; a page is named like {next(iter(known))}.")
         return 2
-    blocks = {name: blocks_of(path, name) for name, path in known.items()}
+    blocks = {name: read_blocks(path, name) for name, path in known.items()}
     wanted = {
         name: found
         for name, found in blocks.items()
         if found
         and (not options.pages or name in options.pages)
-        and (options.check or options.pages or valid(name, found) is None)
+        and (options.check or options.pages or load_valid(name, found) is None)
     }
-    left = [name for name in wanted if options.check and lacks(name, wanted[name])]
+    left = [
+        name for name in wanted if options.check and describe_missing_package(name, wanted[name])
+    ]
     for name in (
         left
     ):  # what is kept of such a page can only be trusted while nothing that it read has changed
-        if valid(name, wanted[name]):
-            print(f"{lacks(name, wanted[name])}. What is kept of it was made from the same code.")
+        if load_valid(name, wanted[name]):
+            print(
+                f"{describe_missing_package(name, wanted[name])}. What is kept of it was made from the same code."
+            )
             del wanted[name]
     faults: list[str] = []
 
@@ -396,14 +398,14 @@ def main(arguments: Iterable[str] | None = None) -> int:
         if isinstance(ran, PageError):
             faults.append(f"{ran}\n")
         elif options.check:
-            faults.append(differences(where, wanted[where], ran.outputs))
+            faults.append(diff_outputs(where, wanted[where], ran.outputs))
         else:
-            remember(where, wanted[where], ran, KEPT)
+            save_output(where, wanted[where], ran, KEPT)
 
     # a check compares no numbers that were measured
     run_all(wanted, done, lambda text: print(text, flush=True), quietly=not options.check)
     if not options.check:
-        used = {_file(KEPT, name) for name, found in blocks.items() if found}
+        used = {find_output_file(name) for name, found in blocks.items() if found}
         for path in set(KEPT.iterdir()) - used:  # of a page that is gone
             path.unlink()
     print("".join(faults), end="")

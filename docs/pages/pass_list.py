@@ -44,7 +44,7 @@ class PassList:
         share = 1 + math.log10(max(step.seconds / slowest, 1e-5)) / 5
         head = (
             f'<i style="--share:{share:.3f}" aria-hidden="true"></i><b>{html.escape(step.name)}</b> '
-            f"<span>{html.escape(facts(step))}</span>"
+            f"<span>{html.escape(describe_pass(step))}</span>"
         )
         if not step.changed:
             return f'<p class="pass-idle" id="{self.pipeline}-{number}">{head}</p>'
@@ -60,30 +60,30 @@ class PassList:
                 continue
             command = f"python -m chapters trace --pipeline {self.pipeline} --pass {step.name}"
             yield f"<p>{html.escape(name)}: {diff.caption}. <code>{command}</code> lists them.</p>"
-        yield _names("also changed", altered[SHOWN:])
+        yield _render_names("also changed", altered[SHOWN:])
         texts = listings(step.after)
         for name in step.added[:SHOWN]:
             yield f"<p>New: <code>{html.escape(name)}</code></p>{show(texts[name])._repr_html_()}"
-        yield _names("also new", step.added[SHOWN:])
-        yield _names("gone", step.removed)
+        yield _render_names("also new", step.added[SHOWN:])
+        yield _render_names("gone", step.removed)
 
 
-def facts(step: TracedPass) -> str:
+def describe_pass(step: TracedPass) -> str:
     """A line about a step: its time, and the counts that it changed."""
     old, new = step.counts
-    parts = [f"{step.seconds * 1000:.2f} ms", *_changes(old, new)]
+    parts = [f"{step.seconds * 1000:.2f} ms", *_describe_changes(old, new)]
     parts += [f"{len(step.altered)} changed"] * (len(step.altered) > 1)
     parts += [f"{len(step.added)} new"] * bool(step.added)
     parts += [f"{len(step.removed)} gone"] * bool(step.removed)
     return " · ".join(parts if step.changed else [*parts, "no change"])
 
 
-def _changes(old: Counts, new: Counts) -> list[str]:
+def _describe_changes(old: Counts, new: Counts) -> list[str]:
     pairs = [(name, getattr(old, name), getattr(new, name)) for name in ("operators", "launches")]
     return [f"{name} {was} → {now}" for name, was, now in pairs if was != now]
 
 
-def _names(caption: str, names: tuple[str, ...] | list[str]) -> str:
+def _render_names(caption: str, names: tuple[str, ...] | list[str]) -> str:
     if not names:
         return ""
     listed = ", ".join(f"<code>{html.escape(name)}</code>" for name in names)

@@ -17,7 +17,8 @@ from chapters.kit.draw.table import Table, si
 
 COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
 OURS = COLOURS[0]
-CONTENDERS = {  # how a name begins -> its colour, the same on every plot; the longest that fits counts
+# how a baseline's name begins -> its colour, the same on every plot; the longest that fits counts
+BASELINE_COLOURS = {
     "this course": OURS,
     "a copy": COLOURS[5],
     "predicted": COLOURS[5],
@@ -33,7 +34,8 @@ CONTENDERS = {  # how a name begins -> its colour, the same on every plot; the l
     "FlashInfer": COLOURS[2],
     "quack": COLOURS[7],
 }
-NAMES = {  # what a results file calls a contender -> what every plot calls it; the longest beginning that fits counts
+# how a name begins in a results file -> what every plot calls it; the longest that fits counts
+DISPLAY_NAMES = {
     "ours": "this course",
     "fusion_by_hand": "this course",
     "copy": "a copy",
@@ -52,10 +54,8 @@ STYLE = """
 .plt text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif}
 """
 _INKED = "text.color axes.edgecolor axes.labelcolor xtick.color ytick.color grid.color"
-SIZE = (
-    5.4,
-    3.9,
-)  # inches of 72 units: with letters of 11 units, a phone of 390 pixels still shows 10-pixel letters
+# inches of 72 units: with letters of 11 units, a phone of 390 pixels still shows 10-pixel letters
+SIZE = (5.4, 3.9)
 SETTINGS = {
     "svg.fonttype": "none",  # text stays text: it can be read, copied and follows the page's font
     "svg.hashsalt": "plot",  # the same ids in every build
@@ -83,8 +83,8 @@ class Figure:
     measured: str = ""  # on what, and when
 
     def __str__(self) -> str:
-        told = (self.claim, self.title, str(self.table), self.caption, self.measured)
-        return "\n\n".join(filter(None, told))
+        parts = (self.claim, self.title, str(self.table), self.caption, self.measured)
+        return "\n\n".join(filter(None, parts))
 
     __repr__ = __str__
 
@@ -102,7 +102,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Folded:
+class Details:
     """Parts that a reader opens."""
 
     summary: str
@@ -119,7 +119,7 @@ class Folded:
         return f'<details class="plot-numbers">{summary}{inner}</details>'
 
 
-def figure(draw: Callable, title: str, caption: str, table: Table, claim: str = "") -> Figure:
+def draw_figure(draw: Callable, title: str, caption: str, table: Table, claim: str = "") -> Figure:
     """The figure that `draw(axes)` draws."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas  # without pyplot: no window, no global state
@@ -132,37 +132,37 @@ def figure(draw: Callable, title: str, caption: str, table: Table, claim: str = 
         draw(axes)
         written = io.StringIO()
         canvas.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
-    return Figure(_in_page(written.getvalue(), title), title, caption, table, claim)
+    return Figure(_embed_svg(written.getvalue(), title), title, caption, table, claim)
 
 
 def display_name(name: str) -> str:
-    """The name of a contender on every plot: "fusion_by_hand, bias" is "this course, bias"."""
-    fitting = [begin for begin in NAMES if name == begin or name.startswith(f"{begin},")]
+    """The name of a baseline on every plot: "fusion_by_hand, bias" is "this course, bias"."""
+    fitting = [begin for begin in DISPLAY_NAMES if name == begin or name.startswith(f"{begin},")]
     if not fitting:
         return name
     begin = max(fitting, key=len)
-    return NAMES[begin] + name.removeprefix(begin)
+    return DISPLAY_NAMES[begin] + name.removeprefix(begin)
 
 
-def contender(name: str) -> str:
-    """The colour of a contender; "" if it is none."""
+def find_baseline_colour(name: str) -> str:
+    """The colour of a baseline; "" if it is none."""
     name = display_name(name)
-    fitting = [begin for begin in CONTENDERS if name.startswith(begin)]
-    return CONTENDERS[max(fitting, key=len)] if fitting else ""
+    fitting = [begin for begin in BASELINE_COLOURS if name.startswith(begin)]
+    return BASELINE_COLOURS[max(fitting, key=len)] if fitting else ""
 
 
-def colour(name: str, number: int) -> str:
-    """The colour of a contender; of a name that is none, that of its number, and never ours."""
-    return contender(name) or COLOURS[1 + number % (len(COLOURS) - 1)]
+def choose_colour(name: str, number: int) -> str:
+    """The colour of a baseline; of a name that is none, that of its number, and never ours."""
+    return find_baseline_colour(name) or COLOURS[1 + number % (len(COLOURS) - 1)]
 
 
-def _in_page(svg: str, title: str) -> str:
+def _embed_svg(svg: str, title: str) -> str:
     """matplotlib's SVG as an element of a page: with a name, without a fixed size, with ids that occur only here."""
     key = hashlib.sha256(title.encode()).hexdigest()[:6]
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(\bid="|"#|url\(#)', rf"\g<1>{key}-", svg)
-    svg = re.sub(r"font(?:-family)?:[^;\"]*?'[^;\"]*", _font_size, svg)
+    svg = re.sub(r"font(?:-family)?:[^;\"]*?'[^;\"]*", _keep_font_size, svg)
     used = set(re.findall(rf"#({key}-[\w.-]+)", svg))
     svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
     svg = re.sub(r"(\.\d\d)\d+", r"\1", svg)  # a hundredth of a unit is less than a pixel
@@ -173,18 +173,18 @@ def _in_page(svg: str, title: str) -> str:
     return re.sub(r"\s*\n\s*", "\n", svg).strip()
 
 
-def _font_size(declared: re.Match) -> str:
+def _keep_font_size(declared: re.Match) -> str:
     size = re.search(r"[\d.]+px", declared[0])
     return f"font-size: {size[0]}" if size else "font-weight: normal"
 
 
 def draw_series(axes, series: Mapping[str, Points], joined: bool = True) -> None:
     """Lines and marks, or marks alone, and a legend beneath the axes."""
-    seen = set()
+    used = set()
     for number, (name, points) in enumerate(series.items()):
-        drawn = colour(name, number)
-        style = "--" if drawn in seen else "-"
-        seen.add(drawn)
+        drawn = choose_colour(name, number)
+        style = "--" if drawn in used else "-"
+        used.add(drawn)
         axes.plot(
             *zip(*sorted(points), strict=True),
             label=display_name(name),
@@ -198,13 +198,13 @@ def draw_series(axes, series: Mapping[str, Points], joined: bool = True) -> None
     axes.figure.legend(loc="outside lower left", ncols=columns, frameon=False)
 
 
-def in_units(axis, unit: str) -> None:
+def format_ticks(axis, unit: str) -> None:
     """Ticks of an axis as numbers with SI prefixes."""
     axis.set_major_formatter(lambda value, _: si(value, unit))
     axis.set_minor_formatter(lambda value, _: "")
 
 
-def guide(axes, height: float, words: str) -> None:
+def draw_guide(axes, height: float, words: str) -> None:
     """A horizontal line with its words above it, such as a ceiling."""
     axes.axhline(height, color=INK, alpha=0.75, linewidth=1.2)
     axes.set_ylim(0, 1.1 * max(height, axes.get_ylim()[1]))
@@ -215,7 +215,7 @@ def guide(axes, height: float, words: str) -> None:
 # --- the kinds of plot ----------------------------------------------------------------------------
 
 
-def lines(
+def draw_lines(
     series: Mapping[str, Points],
     labels: tuple[str, str],
     title: str,
@@ -243,20 +243,20 @@ def lines(
             axes.fill_between(ticks, *area, color=OURS, alpha=0.25)
         draw_series(axes, series)
         if level:
-            guide(axes, *level)
+            draw_guide(axes, *level)
         else:
             axes.set_ylim(0)
         if unit is not None:
-            in_units(axes.yaxis, unit)
+            format_ticks(axes.yaxis, unit)
         axes.xaxis.set_ticks(ticks)
         axes.xaxis.set_ticks([], minor=True)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
-    return figure(draw, title, caption, table, claim)
+    return draw_figure(draw, title, caption, table, claim)
 
 
 @dataclass(frozen=True)
-class Size:
+class InputSize:
     """One size of a kernel's input: the bytes that must move, and the median seconds by implementation."""
 
     name: str
@@ -264,16 +264,17 @@ class Size:
     seconds: Mapping[str, float]
 
 
-def bandwidth(
-    sizes: Sequence[Size], copy_rate: float | None, title: str, caption: str = "", claim: str = ""
+def draw_bandwidth(
+    sizes: Sequence[InputSize],
+    copy_rate: float | None,
+    title: str,
+    caption: str = "",
+    claim: str = "",
 ) -> Figure:
     """Bytes per second over bytes moved, with a table of each implementation's share of the copy's speed.
 
     The copy's seconds are those named "copy". copy_rate: what no size can exceed, None if there is no such rate.
-    Raises ValueError if `sizes` is empty.
     """
-    if not sizes:
-        raise ValueError("There is no size to draw.")
     sizes = sorted(sizes, key=lambda size: size.bytes)
     names = list(dict.fromkeys(name for size in sizes for name in size.seconds))
     rates = {n: [(s.bytes, s.bytes / s.seconds[n]) for s in sizes if n in s.seconds] for n in names}
@@ -288,24 +289,26 @@ def bandwidth(
         axes.set_ylabel("bytes per second")
         draw_series(axes, rates)
         if copy_rate:
-            guide(axes, copy_rate, f"a large copy: {si(copy_rate, 'B/s')}")
-        in_units(axes.xaxis, "B")
-        in_units(axes.yaxis, "B/s")
+            draw_guide(axes, copy_rate, f"a large copy: {si(copy_rate, 'B/s')}")
+        format_ticks(axes.xaxis, "B")
+        format_ticks(axes.yaxis, "B/s")
 
     others = [name for name in names if name != "copy"]
-    rows = [(s.name, si(s.bytes, "B"), *(_share_of_copy(n, s) for n in others)) for s in sizes]
+    rows = [
+        (s.name, si(s.bytes, "B"), *(_format_share_of_copy(n, s) for n in others)) for s in sizes
+    ]
     caption = f"The table gives shares of the speed of a copy at the same size, in the same rounds. {caption}".strip()
     table = Table(("case", "moves", *map(display_name, others)), rows)
-    return figure(draw, title, caption, table, claim)
+    return draw_figure(draw, title, caption, table, claim)
 
 
-def _share_of_copy(name: str, size: Size) -> str:
+def _format_share_of_copy(name: str, size: InputSize) -> str:
     if "copy" not in size.seconds or name not in size.seconds:
         return "–"
     return f"{size.seconds['copy'] / size.seconds[name]:.0%}"
 
 
-def bars(
+def draw_bars(
     entries: Sequence[Bar],
     words: str,
     title: str,
@@ -320,7 +323,7 @@ def bars(
         replace(
             one,
             name=display_name(one.name),
-            ours=one.ours or contender(one.name) == OURS,
+            ours=one.ours or find_baseline_colour(one.name) == OURS,
             mark=mark,
         )
         for one in entries
@@ -329,38 +332,8 @@ def bars(
     return Figure(Bars(heading, drawn).figure(), title, caption, table, claim)
 
 
-def steps(
-    taken: Mapping[str, Mapping[str, float]],
-    operations: float,
-    title: str,
-    limit: tuple[float, str] | None = None,
-    claim: str = "",
-) -> Figure:
-    """Bars of operations per second. limit: a speed to compare with and its name.
-
-    taken: for a kernel after each step of its schedule, the median and, if they were kept, the quartiles "low" and
-    "high" of its seconds.
-    """
-    entries, rows, before = [], [], None
-    for name, seconds in taken.items():
-        rate, time = operations / seconds["median"], si(seconds["median"], "s")
-        entries.append(Bar(name, rate, si(rate, "FLOP/s"), ours=True))
-        if "low" in seconds:
-            time += f" ({si(seconds['low'], 's')} to {si(seconds['high'], 's')})"
-        gain = f"{before / seconds['median']:.2f}×" if before else "–"
-        share = f"{rate / limit[0]:.0%}" if limit else "–"
-        rows.append((name, time, si(rate, "FLOP/s"), gain, share))
-        before = seconds["median"]
-    of_limit = f"of {limit[1]}" if limit else "of the limit"
-    table = Table(("step", "time", "speed", "times the one before", of_limit), rows)
-    caption = "A bar ends at the median. The table has the middle half of the rounds in brackets."
-    return bars(entries, "FLOP/s, more is better", title, caption, table, limit, claim)
-
-
-def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> Figure:
-    """Operations per second over arithmetic intensity, beneath a machine's two ceilings. ValueError without a point."""
-    if not points:
-        raise ValueError("There is no kernel to draw beneath the roofline.")
+def draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> Figure:
+    """Operations per second over arithmetic intensity, beneath a machine's two ceilings."""
     groups = list(dict.fromkeys(point.group for point in points))
     intensities = [p.intensity for p in points] + [ceilings.ridge]
     low, high = min(intensities) / 1.6, max(intensities) * 4
@@ -382,7 +355,7 @@ def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> 
         axes.annotate(cores, (high, heights[2]), (0, 4), textcoords="offset points", ha="right")
         by_group = {g: [(p.intensity, p.rate) for p in points if p.group == g] for g in groups}
         draw_series(axes, by_group, joined=False)
-        in_units(axes.yaxis, "")
+        format_ticks(axes.yaxis, "")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
     caption = (
@@ -390,4 +363,4 @@ def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> 
         "The table gives shares of the speed that the ceilings allow."
     )
     title = f"Roofline{f' of {machine}' if machine else ''}"
-    return figure(draw, title, caption, roofline_table(points, ceilings))
+    return draw_figure(draw, title, caption, roofline_table(points, ceilings))

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from docs.pages.fences import fenced, map_prose
+from docs.pages.fences import fence_code, map_prose
 
 _LINK = re.compile(r"(?P<head>\]\()(?P<target>[^)\s#]+)(?P<tail>(?:#[^)\s]*)?(?:\s+\"[^\"]*\")?\))")
 _LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml", ".json": "json", ".md": "markdown"}
@@ -75,9 +75,9 @@ class Repository:
         return PurePosixPath(os.path.relpath(uri, os.path.dirname(page_uri) or ".")).as_posix()
 
 
-def source_page(path: Path, root: Path, text: str | None = None) -> str:
+def make_source_page(path: Path, root: Path, text: str | None = None) -> str:
     """The Markdown of the page that shows one file of the repository, or `text` instead of its content."""
     name = path.relative_to(root).as_posix()
     code = (text or path.read_text(encoding="utf-8")).rstrip("\n")
     language = _LANGUAGES.get(path.suffix, "text")
-    return f"---\nsearch:\n  exclude: true\n---\n# `{name}`\n\n{fenced(code, language)}\n"
+    return f"---\nsearch:\n  exclude: true\n---\n# `{name}`\n\n{fence_code(code, language)}\n"

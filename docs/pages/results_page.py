@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 
 from chapters.kit.bench import peak
 from chapters.kit.bench.results import Several, SourcedTable, load, not_yet
 from chapters.kit.draw.table import Table, si
-from chapters.runner.course import chapter
-from docs.pages.cpu_results import PLOTS
-from docs.pages.gpu_results import SHOWN
-from docs.pages.plots import Folded
+from docs.pages import cpu_results, gpu_results
+from docs.pages.course_map import import_from_chapter
+from docs.pages.plots import Details
 
 # what the columns of a chapter's tables mean, where their names do not say it
 COLUMNS = {
@@ -45,46 +43,39 @@ COLUMNS = {
 }
 
 
-def of_chapter(number: int) -> Several | SourcedTable:
+def show_chapter(number: int) -> Several | SourcedTable:
     """Everything that `bench <number>` measured: a chart for each claim, then all tables, folded; or a note."""
-    tables = [part for part in _tables(number) if not _empty(part)]
+    tables = [part for part in _show_tables(number) if not _is_empty(part)]
     if not tables:
         return not_yet(number)
     charts: list = []
-    for name, plot in PLOTS.items():
+    for name, plot in {**cpu_results.PLOTS, **gpu_results.PLOTS}.items():
         results = load(name)
         if results is not None and name.startswith(f"ch{number:02}_"):
-            where = (
-                f"Measured {results['date']} on {results['cores']} cores of an {results['device']}."
-            )
+            machine = f"{results['cores']} cores of an {results['device']}"
+            if name in gpu_results.PLOTS:
+                machine = f"one {results['gpu']}"
+            where = f"Measured {results['date']} on {machine}."
             charts += [replace(drawn, measured=where) for drawn in plot(results["measured"])]
     words = [SourcedTable(None, COLUMNS[number])] if number in COLUMNS else []
-    return Several([*charts, Folded(f"All tables of bench {number}", [*words, *tables])])
+    return Several([*charts, Details(f"All tables of bench {number}", [*words, *tables])])
 
 
-def _tables(number: int) -> list:
-    bench = importlib.import_module(f"chapters.{chapter(number).slug}.bench")
+def _show_tables(number: int) -> list:
+    bench = import_from_chapter(number)
     if hasattr(bench, "TABLES"):
-        return [
-            draw_results(name) if name in SHOWN else bench.show_results(name)
-            for name in bench.TABLES
-        ]
+        return [bench.show_results(name) for name in bench.TABLES]
     return [bench.show_results()]
 
 
-def _empty(part: object) -> bool:
+def _is_empty(part: object) -> bool:
     return isinstance(part, SourcedTable) and part.table is None and "Not yet" in part.source
 
 
-def draw_results(name: str):
-    """The measurements of a GPU called `name`: "roofline", or the plots and tables of one results file."""
-    return SHOWN[name]()
-
-
-def machines() -> Table:
+def list_machines() -> Table:
     """The machines of the results files, and how fast one core of each can multiply and add."""
-    peaks, files = peaks_by_device(), {}
-    for name in PLOTS:
+    peaks, files = find_peaks(), {}
+    for name in cpu_results.PLOTS:
         if found := load(name):
             files.setdefault((found["device"], found["cores"]), []).append(name)
     rows = []
@@ -95,7 +86,7 @@ def machines() -> Table:
     return Table(("machine", "cores", "peak per core", "chapters"), rows)
 
 
-def peaks_by_device() -> dict[str, float]:
+def find_peaks() -> dict[str, float]:
     """device -> operations per second on float32 that one core reached in registers, in any results file."""
     found: dict[str, list[float]] = {}
     if alone := load(peak.NAME):
@@ -103,7 +94,7 @@ def peaks_by_device() -> dict[str, float]:
             alone["measured"]["float32_operations_per_second"]
         )
     if kernels := load("ch05_kernels"):
-        bench = importlib.import_module(f"chapters.{chapter(5).slug}.bench")
+        bench = import_from_chapter(5)
         by_rows = kernels["measured"]["threads"].get("1", {}).values()
         found.setdefault(kernels["device"], []).extend(bench.peak(one, 1) for one in by_rows)
     return {device: max(rates) for device, rates in found.items() if rates}

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from chapters.runner.regions import BEGIN, END
-from docs.pages.fences import fenced
+from docs.pages.fences import fence_code
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Chunk:
     exercises: list[str]
 
 
-def solution_page(chapter) -> str:
+def make_solution_page(chapter) -> str:
     """The Markdown of the solution page of `chapter`."""
     out = [
         "---",
@@ -38,18 +38,18 @@ def solution_page(chapter) -> str:
         f"`solutions/{chapter.slug}/{chapter.file}`. The lines you were asked to write are highlighted.",
         "",
     ]
-    out += reference(chapter.solution.read_text(encoding="utf-8"), chapter)
-    out += second_way(chapter.solution_folder / "second_way.py")
+    out += render_reference(chapter.solution.read_text(encoding="utf-8"), chapter)
+    out += render_second_way(chapter.solution_folder / "second_way.py")
     return "\n".join(out) + "\n"
 
 
-def reference(text: str, chapter) -> list[str]:
+def render_reference(text: str, chapter) -> list[str]:
     """The reference file: prose of its docstring, shared code, and one section per exercise."""
     lines = text.split("\n")
-    prose, start = _docstring(text)
+    prose, start = _read_docstring(text)
     out = [prose, ""] if prose else []
     seen: set[str] = set()
-    for chunk in chunks(lines, start):
+    for chunk in split_chunks(lines, start):
         for exercise_id in chunk.exercises:
             if exercise_id not in seen:
                 exercise = chapter.exercise(exercise_id)
@@ -62,18 +62,18 @@ def reference(text: str, chapter) -> list[str]:
                     "",
                 ]
                 seen.add(exercise_id)
-        code, marked = _shown(lines[chunk.first - 1 : chunk.last])
+        code, marked = _strip_markers(lines[chunk.first - 1 : chunk.last])
         if code:
             highlight = f' hl_lines="{" ".join(map(str, marked))}"' if marked else ""
-            out += [fenced(code, f"python{highlight}"), ""]
+            out += [fence_code(code, f"python{highlight}"), ""]
     return out
 
 
-def chunks(lines: list[str], start: int) -> list[Chunk]:
+def split_chunks(lines: list[str], start: int) -> list[Chunk]:
     """Split the file from line `start` on; a top-level statement with an exercise is a chunk for itself."""
     out: list[Chunk] = []
     open_regions = 0
-    for first, end in pairwise([*_starts(lines, start), len(lines) + 1]):
+    for first, end in pairwise([*_find_starts(lines, start), len(lines) + 1]):
         begun = [match["id"] for line in lines[first - 1 : end - 1] if (match := BEGIN.match(line))]
         together = open_regions or (out and not begun and not out[-1].exercises)
         if together:
@@ -85,7 +85,7 @@ def chunks(lines: list[str], start: int) -> list[Chunk]:
     return out
 
 
-def _starts(lines: list[str], start: int) -> list[int]:
+def _find_starts(lines: list[str], start: int) -> list[int]:
     """`start`, and the first line of every statement at top level, its decorators and comments included."""
     found = [start]
     for node in ast.parse("\n".join(lines)).body:
@@ -97,7 +97,7 @@ def _starts(lines: list[str], start: int) -> list[int]:
     return found
 
 
-def _shown(lines: list[str]) -> tuple[str, list[int]]:
+def _strip_markers(lines: list[str]) -> tuple[str, list[int]]:
     """The code without the region markers, and the numbers of the lines between them."""
     kept: list[tuple[str, bool]] = []
     inside = False
@@ -112,19 +112,19 @@ def _shown(lines: list[str]) -> tuple[str, list[int]]:
         kept.pop(0)
     while kept and not kept[-1][0]:
         kept.pop()
-    marked = [number for number, (line, mine) in enumerate(kept, 1) if mine and line]
+    marked = [number for number, (line, in_region) in enumerate(kept, 1) if in_region and line]
     return "\n".join(line for line, _ in kept), marked
 
 
-def second_way(path: Path) -> list[str]:
+def render_second_way(path: Path) -> list[str]:
     """The section on another correct design: its module docstring as prose, then its code."""
     text = path.read_text(encoding="utf-8")
-    prose, start = _docstring(text)
-    code, _ = _shown(text.split("\n")[start - 1 :])
-    return ["## A second way { #a-second-way }", "", prose, "", fenced(code), ""]
+    prose, start = _read_docstring(text)
+    code, _ = _strip_markers(text.split("\n")[start - 1 :])
+    return ["## A second way { #a-second-way }", "", prose, "", fence_code(code), ""]
 
 
-def _docstring(text: str) -> tuple[str, int]:
+def _read_docstring(text: str) -> tuple[str, int]:
     """The module's docstring as Markdown, and the number of the first line after it."""
     tree = ast.parse(text)
     prose = ast.get_docstring(tree)

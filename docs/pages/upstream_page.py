@@ -34,27 +34,33 @@ class Finding:
     avoided_in: str
 
 
-def findings() -> list[Finding]:
+def read_findings() -> list[Finding]:
     """The scripts, sorted by kind and name."""
-    found = [read(path) for path in sorted(FOLDER.glob("*.py"))]
+    found = [read_finding(path) for path in sorted(FOLDER.glob("*.py"))]
     return sorted(found, key=lambda one: KINDS.index(one.kind))
 
 
-def read(path: Path) -> Finding:
+def read_finding(path: Path) -> Finding:
     """The docstring of one script; raises KeyError if a line is missing."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     lines = dict(re.findall(r"^(Should|Kind|Upstream|Avoided in): (.+)$", text, re.MULTILINE))
-    told = [lines[name] for name in ("Should", "Kind", "Upstream")]
-    return Finding(path, text.splitlines()[0], *told, lines.get("Avoided in", ""))
+    fields = [lines[name] for name in ("Should", "Kind", "Upstream")]
+    return Finding(path, text.splitlines()[0], *fields, lines.get("Avoided in", ""))
 
 
-def table() -> Table:
+def make_table() -> Table:
     """One row per script: what TVM does, what it should do, the kind, and where upstream discusses it."""
-    found, rows = findings(), []
+    found, rows = read_findings(), []
     for one in found:
         script = f'<a href="upstream/{one.path.name}">{html.escape(one.path.stem)}</a>'
         rows.append(
-            (_code(one.title), _code(one.should), one.kind, _link(one.upstream), Html(script))
+            (
+                _render_code(one.title),
+                _render_code(one.should),
+                one.kind,
+                _render_link(one.upstream),
+                Html(script),
+            )
         )
     counts = Counter(one.kind for one in found)
     note = ", ".join(f"{counts[kind]} of kind “{kind}”" for kind in KINDS if counts[kind])
@@ -63,12 +69,12 @@ def table() -> Table:
     )
 
 
-def _code(text: str) -> Html:
+def _render_code(text: str) -> Html:
     """`text` with the parts in backquotes as code."""
     return Html(re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text)))
 
 
-def _link(upstream: str) -> str | Html:
+def _render_link(upstream: str) -> str | Html:
     if upstream == NONE_FOUND:
         return upstream
     *_, project, _, number = upstream.split("/")

@@ -26,7 +26,7 @@ KINDS = {
 }
 
 
-def kind(name: str, verdict: str, builtin: bool) -> str:
+def classify_verdict(name: str, verdict: str, builtin: bool) -> str:
     """What a verdict counts as. name: the case; the built-in announces what it makes of those in DOCUMENTED."""
     if builtin and name in DOCUMENTED:
         return "documented"
@@ -46,14 +46,17 @@ class VerdictGrid:
 
     def kinds(self, builtin: bool) -> list[str]:
         """What each verdict of one primitive counts as, in order."""
-        return [kind(v.name, v.builtin if builtin else v.ours, builtin) for v in self.verdicts]
+        return [
+            classify_verdict(v.name, v.builtin if builtin else v.ours, builtin)
+            for v in self.verdicts
+        ]
 
     def __str__(self) -> str:
         lines = []
         for who, builtin in (("built-in", True), ("ours", False)):
             counted = Counter(self.kinds(builtin))
-            told = ", ".join(f"{counted[one]} {KINDS[one][1]}" for one in self._shown(counted))
-            lines.append(f"{who}: {told}")
+            text = ", ".join(f"{counted[one]} {KINDS[one][1]}" for one in self._shown(counted))
+            lines.append(f"{who}: {text}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -89,12 +92,12 @@ class VerdictGrid:
 
     @staticmethod
     def _tiles(tiles: Iterable[tuple[Verdict, str, str]]) -> str:
-        made = []
+        items = []
         for v, builtin, ours in tiles:
-            way = f"right ({v.how.split(':')[0]})" if v.ours == "right" else v.ours
-            said = html.escape(f"{v.name}: built-in {v.builtin}, ours {way}")
+            verdict = f"right ({v.how.split(':')[0]})" if v.ours == "right" else v.ours
+            label = html.escape(f"{v.name}: built-in {v.builtin}, ours {verdict}")
             halves = "".join(f'<i data-kind="{one}">{KINDS[one][0]}</i>' for one in (builtin, ours))
-            made.append(
-                f'<li><span role="img" aria-label="{said}" title="{said}">{halves}</span></li>'
+            items.append(
+                f'<li><span role="img" aria-label="{label}" title="{label}">{halves}</span></li>'
             )
-        return "".join(made)
+        return "".join(items)

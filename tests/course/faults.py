@@ -72,22 +72,22 @@ class Source:
                 waiting += reversed(list(ast.iter_child_nodes(node)))
 
 
-def splices(source: Source) -> Iterator[Splice]:
+def find_splices(source: Source) -> Iterator[Splice]:
     """Every small fault in a source."""
     for node in source.nodes():
         for faults in (
-            _logic,
-            _conditions,
-            _statements,
-            _lists,
-            _arguments,
-            _constants,
-            _arithmetic,
+            _splice_logic,
+            _splice_conditions,
+            _splice_statements,
+            _splice_lists,
+            _splice_arguments,
+            _splice_constants,
+            _splice_arithmetic,
         ):
             yield from faults(source, node)
 
 
-def _logic(source: Source, node: ast.AST) -> Iterator[Splice]:
+def _splice_logic(source: Source, node: ast.AST) -> Iterator[Splice]:
     """Conjuncts, disjuncts and `not` dropped; comparisons negated and shifted."""
     if isinstance(node, ast.BoolOp):
         spans = [source.span(value) for value in node.values]
@@ -107,7 +107,7 @@ def _logic(source: Source, node: ast.AST) -> Iterator[Splice]:
                     yield Splice(fault, *place, f" {table[type(op)]} ")
 
 
-def _conditions(source: Source, node: ast.AST) -> Iterator[Splice]:
+def _splice_conditions(source: Source, node: ast.AST) -> Iterator[Splice]:
     """Conditions negated, unless a comparison or a `not` is; guards that never fire; filters dropped."""
     tests = [node.test] if isinstance(node, (ast.If, ast.IfExp, ast.While)) else []
     filters = node.ifs if isinstance(node, ast.comprehension) else []
@@ -120,7 +120,7 @@ def _conditions(source: Source, node: ast.AST) -> Iterator[Splice]:
         yield Splice(fault, *place, constant)
 
 
-def _statements(source: Source, node: ast.AST) -> Iterator[Splice]:
+def _splice_statements(source: Source, node: ast.AST) -> Iterator[Splice]:
     """Statements that are calls, removed."""
     for body in (getattr(node, name, None) for name in ("body", "orelse")):
         for statement in body if isinstance(body, list) else []:
@@ -133,7 +133,7 @@ def _statements(source: Source, node: ast.AST) -> Iterator[Splice]:
                     yield Splice("removes a call", *lines, "")
 
 
-def _lists(source: Source, node: ast.AST) -> Iterator[Splice]:
+def _splice_lists(source: Source, node: ast.AST) -> Iterator[Splice]:
     """Lists of calls, such as the passes of a pipeline: one removed, two neighbours swapped."""
     if not isinstance(node, ast.List) or not any(isinstance(one, ast.Call) for one in node.elts):
         return
@@ -149,7 +149,7 @@ def _lists(source: Source, node: ast.AST) -> Iterator[Splice]:
         yield Splice("swaps two elements", one[0], two[1], new)
 
 
-def _arguments(source: Source, node: ast.AST) -> Iterator[Splice]:
+def _splice_arguments(source: Source, node: ast.AST) -> Iterator[Splice]:
     """Keyword arguments removed; neighbours swapped that are written alike, such as two names."""
     if not isinstance(node, ast.Call):
         return
@@ -174,7 +174,7 @@ def _arguments(source: Source, node: ast.AST) -> Iterator[Splice]:
             yield Splice("swaps two arguments", first[0], second[1], texts[1] + between + texts[0])
 
 
-def _constants(source: Source, node: ast.AST) -> Iterator[Splice]:
+def _splice_constants(source: Source, node: ast.AST) -> Iterator[Splice]:
     """Whole numbers off by one; True for False."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         flips = isinstance(node.value, bool)
@@ -183,7 +183,7 @@ def _constants(source: Source, node: ast.AST) -> Iterator[Splice]:
         yield Splice(fault, source.start(node), source.end(node), new)
 
 
-def _arithmetic(source: Source, node: ast.AST) -> Iterator[Splice]:
+def _splice_arithmetic(source: Source, node: ast.AST) -> Iterator[Splice]:
     """+ and -, * and // exchanged."""
     if isinstance(node, ast.BinOp):
         left, right, after = node.left, node.right, ""

@@ -29,6 +29,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -36,7 +37,7 @@ from queue import SimpleQueue
 from chapters.runner.course import Chapter, CourseError, read_yaml, select
 from chapters.runner.engine import FINE, Examiner, checks_of_exercise
 from chapters.runner.regions import BEGIN, END, read_source
-from tests.course.faults import Source, Splice, splices
+from tests.course.faults import Source, Splice, find_splices
 from tests.support.answers import write_answer
 
 GOAL = 97  # per cent of the mutants that are not equivalent, in every chapter
@@ -67,27 +68,27 @@ class Mutant:
 # --- mutants --------------------------------------------------------------------------------------
 
 
-def mutants(chapter: Chapter, exercise: str) -> list[Mutant]:
+def make_mutants(chapter: Chapter, exercise: str) -> list[Mutant]:
     """The mutants of an exercise's regions, equivalent ones marked. CourseError if one that is recorded is gone."""
     text = read_source(chapter.solution)
     source = Source(text)
-    places = list(_region_places(source, exercise))
+    places = list(_find_regions(source, exercise))
     found: list[Mutant] = []
     texts = {text}
     alike: Counter = Counter()
-    for splice in splices(source):
+    for splice in find_splices(source):
         if not any(first <= splice.start and splice.end <= last for first, last in places):
             continue
-        mutant = _mutant(source, exercise, splice)
+        mutant = _make_mutant(source, exercise, splice)
         if mutant.text in texts or not _is_python(mutant.text):
             continue
         texts.add(mutant.text)
         alike[mutant.key] += 1
         found.append(replace(mutant, place=alike[mutant.key]))
-    return _with_equivalent(chapter, exercise, found)
+    return _mark_equivalent(chapter, exercise, found)
 
 
-def _mutant(source: Source, exercise: str, splice: Splice) -> Mutant:
+def _make_mutant(source: Source, exercise: str, splice: Splice) -> Mutant:
     start, end, new = splice.start, splice.end, splice.new.encode()
     first = source.bytes.rfind(b"\n", 0, start) + 1
     last = end if end > start and source.bytes[end - 1 : end] == b"\n" else -1
@@ -95,14 +96,14 @@ def _mutant(source: Source, exercise: str, splice: Splice) -> Mutant:
     was = source.bytes[first:last]
     now = source.bytes[first:start] + new + source.bytes[end:last]
     text = (source.bytes[:start] + new + source.bytes[end:]).decode()
-    return Mutant(exercise, splice.fault, _in_one(was), _in_one(now), text)
+    return Mutant(exercise, splice.fault, _join_lines(was), _join_lines(now), text)
 
 
-def _in_one(lines: bytes) -> str:
+def _join_lines(lines: bytes) -> str:
     return " ".join(lines.decode().split())
 
 
-def _region_places(source: Source, exercise: str) -> Iterator[tuple[int, int]]:
+def _find_regions(source: Source, exercise: str) -> Iterator[tuple[int, int]]:
     """The first and the last byte of each region of an exercise."""
     first = None
     for number, line in enumerate(source.bytes.decode().split("\n")):
@@ -121,13 +122,13 @@ def _is_python(text: str) -> bool:
     return True
 
 
-def _with_equivalent(chapter: Chapter, exercise: str, found: list[Mutant]) -> list[Mutant]:
+def _mark_equivalent(chapter: Chapter, exercise: str, found: list[Mutant]) -> list[Mutant]:
     known = {}
     path = chapter.solution_folder / EQUIVALENT
     for entry in read_yaml(path).get(exercise, []):
         if {"was", "now", "why"} - set(entry) or not entry["why"].strip():
             raise CourseError(f"{path}: {entry} must have was, now and why.")
-        key = _in_one(entry["was"].encode()), _in_one(entry["now"].encode())
+        key = _join_lines(entry["was"].encode()), _join_lines(entry["now"].encode())
         known[(*key, int(entry.get("place", 1)))] = " ".join(entry["why"].split())
     if gone := set(known) - {mutant.key for mutant in found}:
         was, now, place = min(gone)
@@ -141,7 +142,7 @@ def _with_equivalent(chapter: Chapter, exercise: str, found: list[Mutant]) -> li
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def killer(examiner: Examiner, chapter: Chapter, mutant: Mutant) -> str:
+def find_killer(examiner: Examiner, chapter: Chapter, mutant: Mutant) -> str:
     """The check of its exercise that fails on a mutant; "" if they all pass."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_answer(Path(folder), chapter, mutant.text)
@@ -151,7 +152,7 @@ def killer(examiner: Examiner, chapter: Chapter, mutant: Mutant) -> str:
     return ""
 
 
-def judge(
+def find_survivors(
     pool: ThreadPoolExecutor, idle: SimpleQueue, chapter: Chapter, exercise: str
 ) -> tuple[list[Mutant], list[Mutant]]:
     """(the mutants of an exercise that are not equivalent, those that survive). CourseError if the reference fails."""
@@ -159,13 +160,13 @@ def judge(
     def run(mutant: Mutant) -> str:
         examiner = idle.get()
         try:
-            return killer(examiner, chapter, mutant)
+            return find_killer(examiner, chapter, mutant)
         finally:
             idle.put(examiner)
 
     if refused := run(Mutant(exercise, "", "", "", read_source(chapter.solution))):
         raise CourseError(f"{refused} fails on the reference itself: mend that first.")
-    ran = [mutant for mutant in mutants(chapter, exercise) if not mutant.why]
+    ran = [mutant for mutant in make_mutants(chapter, exercise) if not mutant.why]
     by = list(pool.map(run, ran))
     return ran, [mutant for mutant, check in zip(ran, by, strict=True) if not check]
 
@@ -180,27 +181,22 @@ def main(arguments: list[str]) -> int:
     chosen = [pair for name in asked.names or [None] for pair in select(name)]
     if asked.list:
         for chapter, exercise in chosen:
-            for mutant in mutants(chapter, exercise.id):
+            for mutant in make_mutants(chapter, exercise.id):
                 print(f"{mutant}\n  equivalent: {mutant.why}" if mutant.why else mutant)
         return 0
-    idle: SimpleQueue = SimpleQueue()
-    examiners = [Examiner() for _ in range(asked.workers)]
-    for examiner in examiners:
-        idle.put(examiner)
     ran, survived = Counter(), Counter()  # by chapter
-    try:
-        with ThreadPoolExecutor(asked.workers) as pool:
-            for chapter, exercise in chosen:
-                all_of_it, survivors = judge(pool, idle, chapter, exercise.id)
-                ran[chapter.number] += len(all_of_it)
-                survived[chapter.number] += len(survivors)
-                said = f"{len(survivors)} of {len(all_of_it)} survive"
-                print(f"{exercise.id}: {said if all_of_it else 'has no mutants'}", flush=True)
-                for mutant in survivors:
-                    print(f"  {mutant}", flush=True)
-    finally:
-        for examiner in examiners:
-            examiner.close()
+    with ExitStack() as examiners, ThreadPoolExecutor(asked.workers) as pool:
+        idle: SimpleQueue = SimpleQueue()
+        for _ in range(asked.workers):
+            idle.put(examiners.enter_context(Examiner()))
+        for chapter, exercise in chosen:
+            all_of_it, survivors = find_survivors(pool, idle, chapter, exercise.id)
+            ran[chapter.number] += len(all_of_it)
+            survived[chapter.number] += len(survivors)
+            summary = f"{len(survivors)} of {len(all_of_it)} survive"
+            print(f"{exercise.id}: {summary if all_of_it else 'has no mutants'}", flush=True)
+            for mutant in survivors:
+                print(f"  {mutant}", flush=True)
     killed = {n: 100 * (1 - survived[n] / count) for n, count in ran.items() if count}
     for number, percent in killed.items():
         print(f"chapter {number}: {percent:.1f} % of {ran[number]} killed")

@@ -66,7 +66,7 @@ HINTS = """"{id}":
 """
 
 
-def make(home: Chapter, kind: str, name: str, title: str, minutes: int = 5) -> list[Path]:
+def make_exercise(home: Chapter, kind: str, name: str, title: str, minutes: int = 5) -> list[Path]:
     """Write a new exercise's skeleton into `home`'s files and return these. Raises CourseError before writing any."""
     taken = home.solution.read_text(encoding="utf-8")
     if kind not in KINDS:
@@ -83,7 +83,7 @@ def make(home: Chapter, kind: str, name: str, title: str, minutes: int = 5) -> l
         _append(home.checks, CHECK.format(**values)),
         _append(home.folder / "hints.yml", HINTS.format(**values)),
         _append(home.solution_folder / "mistakes.yml", MISTAKES.format(**values) + mistakes),
-        _into_lesson(home, values),
+        _insert_into_lesson(home, values),
     ]
 
 
@@ -93,7 +93,7 @@ def _append(path: Path, text: str) -> Path:
     return path
 
 
-def _into_lesson(home: Chapter, values: dict) -> Path:
+def _insert_into_lesson(home: Chapter, values: dict) -> Path:
     """Add the exercise at the end of the front matter and its section after that of the last exercise."""
     text = home.lesson.read_text(encoding="utf-8")
     broken = f", broken: {values['name']}_wrong_1" if values["kind"] == "fix" else ""
@@ -112,7 +112,7 @@ def _into_lesson(home: Chapter, values: dict) -> Path:
     return home.lesson
 
 
-def to_write(home: Chapter) -> list[str]:
+def list_unwritten(home: Chapter) -> list[str]:
     """Each line of the chapter's files that is still marked, as `file:line: text`."""
     files = [home.lesson, home.checks, home.folder / "hints.yml"]
     files += [home.solution, home.solution_folder / "mistakes.yml"]
@@ -137,7 +137,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         home = chapter(options.chapter)
-        files = make(home, options.kind, options.name, options.title, options.minutes)
+        files = make_exercise(home, options.kind, options.name, options.title, options.minutes)
     except CourseError as error:
         print(error)
         return 2

@@ -82,12 +82,6 @@ def test_exercises_can_be_solved_one_after_the_other(course):
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_fix_exercise_shows_its_failure_from_the_start(untouched):
-    result = untouched.learner("check", "0.4")
-    assert result.returncode == 1
-    assert "This looks like: the reduction never sets its accumulator" in result.stdout
-
-
 def test_hints_come_one_at_a_time(course):
     first, second = course.learner("hint", "0.1").stdout, course.learner("hint", "0.1").stdout
     assert "Hint 1 of 3" in first and "Hint 2" not in first

@@ -17,7 +17,7 @@ from chapters.runner.engine import FINE, checks_of
 from chapters.runner.learner_file import stub_text
 from chapters.runner.loading import load
 from chapters.runner.regions import regions, with_reference
-from tests.course.new_exercise import to_write
+from tests.course.new_exercise import list_unwritten
 from tests.support.answers import may_differ, write_answer
 
 CHAPTERS = [pytest.param(c, id=c.short) for c in chapters()]
@@ -107,11 +107,11 @@ def test_exercise_is_complete(chapter, exercise):
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_nothing_is_left_to_write(chapter):
-    left = to_write(chapter)
+    left = list_unwritten(chapter)
     assert not left, "\n".join(["still to write:", *left])
 
 
-def _code_lines(text: str) -> set[str]:
+def _list_code_lines(text: str) -> set[str]:
     """Lines of code worth hiding: stripped, without comments, longer than a keyword or two."""
     stripped = (line.split("  # ")[0].strip(" `") for line in text.splitlines())
     return {line for line in stripped if len(line) >= 12 and not line.startswith("#")}
@@ -120,7 +120,7 @@ def _code_lines(text: str) -> set[str]:
 @pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
 def test_hints_do_not_leak(chapter, exercise):
     text = chapter.solution.read_text(encoding="utf-8")
-    solution = _code_lines("\n".join(regions(text)[exercise.id]))
+    solution = _list_code_lines("\n".join(regions(text)[exercise.id]))
     for level, hint in enumerate(chapter.hints(exercise.id), 1):
         shown = {line for line in solution if line in hint}
         assert len(shown) <= (1 if level == 3 else 0), f"hint {level} shows {shown}"
@@ -131,14 +131,14 @@ fifteen sixteen seventeen eighteen nineteen twenty"""
 NUMBERS = TO_TWENTY.split()
 
 
-def _numbers(text: str) -> set[int]:
+def _find_numbers(text: str) -> set[int]:
     """The whole numbers above one in `text`, in digits or, to twenty, in words."""
     digits = {int(digits.replace(",", "")) for digits in re.findall(r"\d+(?:,\d{3})*", text)}
     words = {NUMBERS.index(word) for word in re.findall(r"[a-z]+", text.lower()) if word in NUMBERS}
     return (digits | words) - {0, 1}
 
 
-def _predicted(chapter, exercise) -> set[int]:
+def _find_predicted(chapter, exercise) -> set[int]:
     """The numbers that the reference predicts, if it predicts numbers and not a formula of its arguments."""
     if exercise.kind != "predict":
         return set()
@@ -148,21 +148,23 @@ def _predicted(chapter, exercise) -> set[int]:
         return set()
     checks = importlib.import_module(f"chapters.{chapter.slug}.checks")
     observe = getattr(checks, "observe_" + exercise.id.replace(".", "_"))
-    asked = _numbers(inspect.getdoc(predicts))  # what the question says itself
-    return _numbers(" ".join(str(probe()) for probe in observe(answer))) - asked
+    asked = _find_numbers(inspect.getdoc(predicts))  # what the question says itself
+    return _find_numbers(" ".join(str(probe()) for probe in observe(answer))) - asked
 
 
 @pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
 def test_hints_do_not_say_what_is_to_be_predicted(chapter, exercise):
-    predicted = _predicted(chapter, exercise)
+    predicted = _find_predicted(chapter, exercise)
     for level, hint in enumerate(chapter.hints(exercise.id)[:2], 1):
-        said = predicted & _numbers(hint)
+        said = predicted & _find_numbers(hint)
         assert not said, f"hint {level} of {exercise.id} says {said}"
 
 
 def test_predicted_numbers_are_seen():
-    assert _numbers("63 launches, or Seven; 360,448 bytes, one by one") == {63, 7, 360448}
-    found = {e.id: _predicted(c, e) for c in chapters() for e in c.exercises if e.kind == "predict"}
+    assert _find_numbers("63 launches, or Seven; 360,448 bytes, one by one") == {63, 7, 360448}
+    found = {
+        e.id: _find_predicted(c, e) for c in chapters() for e in c.exercises if e.kind == "predict"
+    }
     assert {7, 63} <= found["1.6"] and found["2.4"] and found["0.5"]
 
 

@@ -1,9 +1,14 @@
-"""Imports point one way. Every Python file, and every block of code on a page, is read; nothing is run."""
+"""Imports point one way, and replace nothing in TVM, in `inspect` or in Python's imports.
+
+Every Python file, and every block of code on a page, is read; only the last test runs something.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -12,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from chapters.runner.course import ROOT
-from docs.pages.blocks import blocks_of
+from docs.pages.blocks import read_blocks
 
 # A part may import the parts that are listed with it, and itself. A name ends in a dot if all beneath it is meant.
 LAYERS = {
@@ -72,11 +77,11 @@ OURS = ("chapters", "solutions", "docs", "tests")
 CHECKS = re.compile(r"chapters\.ch\d\d_\w+\.check(s|_\w+)$")
 
 
-def _module(path: Path) -> str:
+def _module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _imports(code: str, *, top: bool = False) -> Iterator[str]:
+def _find_imports(code: str, *, top: bool = False) -> Iterator[str]:
     """The modules that `code` imports by their whole names; top: only those that it imports as soon as it is read."""
     tree = ast.parse(code)
     for node in tree.body if top else ast.walk(tree):
@@ -90,28 +95,28 @@ def _imports(code: str, *, top: bool = False) -> Iterator[str]:
                 yield whole if path.is_dir() or path.with_suffix(".py").exists() else node.module
 
 
-def _files() -> Iterator[tuple[str, str]]:
+def _read_files() -> Iterator[tuple[str, str]]:
     """(module, code) of each file; the blocks of a lesson or a page count as a module of their chapter, or of docs."""
     for tree in OURS:
         for path in sorted((ROOT / tree).rglob("*.py")):
-            yield _module(path), path.read_text(encoding="utf-8")
+            yield _module_name(path), path.read_text(encoding="utf-8")
     for path in [*(ROOT / "docs").glob("*.md"), *(ROOT / "chapters").glob("*/lesson.md")]:
-        blocks = blocks_of(path, path.name)
+        blocks = read_blocks(path, path.name)
         if blocks:
-            yield _module(path), "\n".join(block.code for block in blocks)
+            yield _module_name(path), "\n".join(block.code for block in blocks)
 
 
-def _part(module: str) -> str:
+def _find_layer(module: str) -> str:
     if CHECKS.match(module):
         return "checks"
-    return max((part for part in LAYERS if _within(module, part)), key=len, default="")
+    return max((part for part in LAYERS if _is_within(module, part)), key=len, default="")
 
 
-def _within(module: str, part: str) -> bool:
+def _is_within(module: str, part: str) -> bool:
     return module == part.rstrip(".") or module.startswith(part)
 
 
-FILES = list(_files())
+FILES = list(_read_files())
 
 
 def test_every_file_is_read():
@@ -124,10 +129,10 @@ def test_arrows_run_one_way(part):
     back = [
         f"{module} imports {used}"
         for module, code in FILES
-        if _part(module) == part
-        for used in _imports(code)
+        if _find_layer(module) == part
+        for used in _find_imports(code)
         if used.split(".")[0] in OURS
-        and not any(_within(used, allowed) for allowed in [part, *LAYERS[part]])
+        and not any(_is_within(used, allowed) for allowed in [part, *LAYERS[part]])
     ]
     entry = re.compile(r"chapters\.ch\w+\.__main__ imports chapters\.runner\.story$")
     assert not [arrow for arrow in back if not entry.match(arrow)]
@@ -137,8 +142,8 @@ def test_only_checks_and_tests_import_checks():
     back = [
         f"{module} imports {used}"
         for module, code in FILES
-        if _part(module) not in ("checks", "chapters.checking.", "tests.")
-        for used in _imports(code)
+        if _find_layer(module) not in ("checks", "chapters.checking.", "tests.")
+        for used in _find_imports(code)
         if CHECKS.match(used) or used.startswith("chapters.checking.")
     ]
     assert not back
@@ -147,7 +152,9 @@ def test_only_checks_and_tests_import_checks():
 def test_a_reference_imports_its_chapter_and_no_page():
     """Of chapters, a solution takes what is given; labs, quizzes and benches are not its business."""
     solutions = [code for module, code in FILES if module.startswith("solutions.")]
-    taken = {used for code in solutions for used in _imports(code) if used[:11] == "chapters.ch"}
+    taken = {
+        used for code in solutions for used in _find_imports(code) if used[:11] == "chapters.ch"
+    }
     allowed = re.compile(r"chapters\.(child|ch\w+\.(given|as_upstream|warp_schedule))$")
     assert not [used for used in taken if not allowed.match(used)]
 
@@ -156,21 +163,21 @@ def test_packages_of_the_kit_have_an_order():
     floor = {name: number for number, names in enumerate(KIT) for name in names}
     known = {path.stem for path in (ROOT / "chapters" / "kit").iterdir() if path.stem[0] != "_"}
     assert known == set(floor), "each package of the kit has its floor in KIT"
-    back = [arrow for arrow in _within_the_kit() if floor[arrow[1]] > floor[arrow[0]]]
+    back = [arrow for arrow in _find_kit_imports() if floor[arrow[1]] > floor[arrow[0]]]
     assert not back
 
 
-def _within_the_kit() -> set[tuple[str, str]]:
+def _find_kit_imports() -> set[tuple[str, str]]:
     """(package, another one that it imports), of the kit's packages."""
     kit = [(m.split(".")[2], code) for m, code in FILES if m.startswith("chapters.kit.")]
-    used = ((mine, u) for mine, code in kit for u in _imports(code))
+    used = ((mine, u) for mine, code in kit for u in _find_imports(code))
     found = {(mine, u.split(".")[2]) for mine, u in used if u.startswith("chapters.kit.")}
     return {(mine, other) for mine, other in found if mine != other}
 
 
 def test_packages_of_the_kit_have_no_cycle():
     arrows: dict[str, set[str]] = defaultdict(set)
-    for mine, used in _within_the_kit():
+    for mine, used in _find_kit_imports():
         arrows[mine].add(used)
     TopologicalSorter(arrows).prepare()  # CycleError names those that import each other
 
@@ -179,12 +186,13 @@ def test_the_files_of_a_bench_have_no_cycle():
     """A peer is imported by the name that stands in the bench. `given` is not a part of any."""
     chapter = {m: c for m, c in FILES if re.match(r"chapters\.ch\d\d_\w+\.(?!given$)", m)}
     arrows = {
-        module: {*_imports(code), *_named(code)} - {module} for module, code in chapter.items()
+        module: {*_find_imports(code), *_find_texts(code)} - {module}
+        for module, code in chapter.items()
     }
     TopologicalSorter({m: used & set(chapter) for m, used in arrows.items()}).prepare()
 
 
-def _named(code: str) -> set[str]:
+def _find_texts(code: str) -> set[str]:
     """The texts in `code`, among which are modules that are imported by name."""
     return {n.value for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Constant)}
 
@@ -192,7 +200,7 @@ def _named(code: str) -> set[str]:
 def test_the_runner_starts_without_tvm():
     """A missing or broken TVM must still get a sentence from `python -m chapters`."""
     runner = [(m, code) for m, code in FILES if m.startswith("chapters.runner.")]
-    imports = [(module, used) for module, code in runner for used in _imports(code, top=True)]
+    imports = [(module, used) for module, code in runner for used in _find_imports(code, top=True)]
     assert not [pair for pair in imports if pair[1].split(".")[0] in ("tvm", "tvm_ffi", "numpy")]
 
 
@@ -202,3 +210,35 @@ def test_the_test_sees_an_arrow_that_runs_back(monkeypatch):
     )
     with pytest.raises(AssertionError, match=r"chapters\.kit\.ir\.x imports chapters\.checking"):
         test_arrows_run_one_way("chapters.kit.")
+
+
+IMPORTS = """
+import importlib, inspect, pkgutil, sys
+import tvm, tvm_ffi
+from tvm.s_tir.schedule import _type_checker
+from tvm.script.parser.core import doc
+
+def snapshot():
+    found = {f"sys.{name}": list(map(id, getattr(sys, name))) for name in ("meta_path", "path_hooks")}
+    for module in (inspect, doc, _type_checker, tvm_ffi.registry, importlib._bootstrap):
+        found |= {f"{module.__name__}.{name}": id(value) for name, value in vars(module).items()}
+    return found
+
+before = snapshot()
+import chapters.kit, chapters.runner.worker
+for module in pkgutil.walk_packages(chapters.kit.__path__, "chapters.kit."):
+    if not module.name.endswith("__main__"):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as missing:  # one module subclasses TVM's importer, which imports PyTorch
+            assert missing.name == "torch"
+after = snapshot()
+print([name for name in before | after if before.get(name) != after.get(name)])
+"""
+
+
+def test_importing_the_course_changes_nothing_in_tvm():
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)

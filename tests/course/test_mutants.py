@@ -8,14 +8,14 @@ import pytest
 
 from chapters.runner.course import CourseError, chapter, chapters
 from tests.course import mutants as tool
-from tests.course.faults import Source, splices
+from tests.course.faults import Source, find_splices
 
 
-def faults(text: str) -> set[str]:
+def apply_faults(text: str) -> set[str]:
     """The lines of `text` after each fault, spaces in a row as one."""
     source = Source(text)
     found = set()
-    for one in splices(source):
+    for one in find_splices(source):
         start, end = source.text(0, one.start), source.text(one.end, len(source.bytes))
         found.add(" ".join((start + one.new + end).split()))
     return found
@@ -54,13 +54,13 @@ def faults(text: str) -> set[str]:
     ],
 )
 def test_each_kind_of_fault_is_made(text, made):
-    assert faults(text) == {" ".join(one.split()) for one in made}
+    assert apply_faults(text) == {" ".join(one.split()) for one in made}
 
 
 @pytest.mark.parametrize("home", [pytest.param(c, id=c.short) for c in chapters()])
 def test_recorded_equivalent_mutants_exist(home):
-    """mutants() refuses a record of one that is not there."""
-    assert any(tool.mutants(home, exercise.id) for exercise in home.exercises)
+    """make_mutants() refuses a record of one that is not there."""
+    assert any(tool.make_mutants(home, exercise.id) for exercise in home.exercises)
     assert not set(tool.read_yaml(home.solution_folder / tool.EQUIVALENT)) - {
         e.id for e in home.exercises
     }
@@ -74,14 +74,14 @@ def test_an_equivalent_mutant_that_is_gone_is_named(tmp_path):
     entry = '"0.5":\n  - {was: "return 1", now: "return 2", why: none}\n'
     (away.solution_folder / tool.EQUIVALENT).write_text(entry, encoding="utf-8")
     with pytest.raises(CourseError, match=r"0\.5 has no mutant 1 of “return 1” → “return 2”"):
-        tool.mutants(away, "0.5")
+        tool.make_mutants(away, "0.5")
 
 
 def test_a_mutant_stays_in_its_region_and_is_killed(examiner):
     home = chapter(0)
-    found = tool.mutants(home, "0.4")
+    found = tool.make_mutants(home, "0.4")
     reference = home.solution.read_text(encoding="utf-8")
     assert [m.was for m in found] and all(m.text != reference for m in found)
     wrong = next(m for m in found if m.now == "total[vi] = total[vi] - a[vi, vk]")
-    assert tool.killer(examiner, home, wrong).startswith("test_0_4_")
-    assert not tool.killer(examiner, home, dataclasses.replace(wrong, text=reference))
+    assert tool.find_killer(examiner, home, wrong).startswith("test_0_4_")
+    assert not tool.find_killer(examiner, home, dataclasses.replace(wrong, text=reference))

@@ -23,13 +23,13 @@ LABS = [pytest.param(c.folder / "lab.py", id=c.short) for c in chapters() if not
 ADDRESS = "https://github.com/someone/some-course"
 
 
-def kept(lab: Path) -> str:
-    return outputs.kept_file(lab.relative_to(ROOT).as_posix()).read_text(encoding="utf-8")
+def read_kept(lab: Path) -> str:
+    return outputs.find_output_file(lab.relative_to(ROOT).as_posix()).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("lab", LABS)
 def test_each_kept_notebook_has_the_labs_cells_and_nothing_of_a_machine(lab):
-    text = kept(lab)
+    text = read_kept(lab)
     book = nbformat.reads(text, as_version=4)
     nbformat.validate(book)
     found = [(cell.source, cell.cell_type == "code") for cell in book.cells]
@@ -41,14 +41,16 @@ def test_each_kept_notebook_has_the_labs_cells_and_nothing_of_a_machine(lab):
 
 @pytest.mark.parametrize("lab", LABS)
 def test_each_offered_notebook_pins_the_courses_versions_and_brings_its_colours(lab):
-    book = nbformat.reads(notebook.offered(kept(lab), ADDRESS, "b{}"), as_version=4)
+    book = nbformat.reads(notebook.make_download(read_kept(lab), ADDRESS, "b{}"), as_version=4)
     nbformat.validate(book)
     assert repr(pins()) in book.cells[0].source and ADDRESS in book.cells[0].source
-    assert texts_of(book).count("<style data-course>b{}</style>") == kept(lab).count('"text/html"')
+    assert join_outputs(book).count("<style data-course>b{}</style>") == read_kept(lab).count(
+        '"text/html"'
+    )
 
 
-def offered(address: str | None = None):
-    text = notebook.offered(kept(chapters()[0].folder / "lab.py"), address, "")
+def make_offered(address: str | None = None):
+    text = notebook.make_download(read_kept(chapters()[0].folder / "lab.py"), address, "")
     return nbformat.reads(text, as_version=4)
 
 
@@ -59,18 +61,20 @@ def execute_first_cell(book, folder, environment=None):
     return client.execute(env={**os.environ, **(environment or {})})
 
 
-def texts_of(book) -> str:
+def join_outputs(book) -> str:
     return json.dumps([cell.get("outputs", []) for cell in book.cells]).replace('\\"', '"')
 
 
 def test_within_the_course_the_first_cell_finds_it():
-    printed = texts_of(execute_first_cell(offered(), ROOT / "chapters" / "ch00_first_module"))
+    printed = join_outputs(
+        execute_first_cell(make_offered(), ROOT / "chapters" / "ch00_first_module")
+    )
     assert f"{ROOT}\\n" in printed and "Installing" not in printed
 
 
 def test_elsewhere_it_asks_for_the_course(tmp_path):
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="the course's folder"):
-        execute_first_cell(offered(), tmp_path, {"PYTHONPATH": ""})
+        execute_first_cell(make_offered(), tmp_path, {"PYTHONPATH": ""})
 
 
 def test_with_an_address_it_fetches_the_course(tmp_path):
@@ -84,19 +88,22 @@ def test_with_an_address_it_fetches_the_course(tmp_path):
         subprocess.run([*git, *command], check=True)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    book = execute_first_cell(offered(source.as_uri()), elsewhere)
-    assert str(elsewhere / "fusion-by-hand") in texts_of(book)
+    book = execute_first_cell(make_offered(source.as_uri()), elsewhere)
+    assert str(elsewhere / "fusion-by-hand") in join_outputs(book)
 
 
 @pytest.mark.parametrize("address", [None, "", "https://example.org/course"])
 def test_without_an_address_that_colab_knows_there_is_no_badge(address):
-    links = notebook.links("ch00_x", address)
-    assert notebook.colab("ch00_x", address) is None
+    links = notebook.render_links("ch00_x", address)
+    assert notebook.make_colab_address("ch00_x", address) is None
     assert "Colab" not in links and "ch00_x_lab.ipynb" in links
 
 
 def test_colab_opens_the_notebook_of_the_branch():
     place = "github/someone/some-course/blob/notebooks/ch00_x_lab.ipynb"
     for address in (ADDRESS, ADDRESS + "/", ADDRESS + ".git"):
-        assert notebook.colab("ch00_x", address) == f"https://colab.research.google.com/{place}"
-    assert "Open in Colab" in notebook.links("ch00_x", ADDRESS)
+        assert (
+            notebook.make_colab_address("ch00_x", address)
+            == f"https://colab.research.google.com/{place}"
+        )
+    assert "Open in Colab" in notebook.render_links("ch00_x", ADDRESS)

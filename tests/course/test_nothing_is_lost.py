@@ -19,11 +19,11 @@ FORGOTTEN = "is not offered again"
 NOT_HERE = 'raise NotImplementedError("exercise 0.3")'
 
 
-def database(course):
+def find_record(course):
     return next(course.data.rglob("progress.sqlite"))
 
 
-def git(course, *arguments):
+def run_git(course, *arguments):
     name = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "core.autocrlf=false"]
     subprocess.run(["git", *name, *arguments], cwd=course.root, check=True, capture_output=True)
 
@@ -31,22 +31,22 @@ def git(course, *arguments):
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")
 def test_an_answer_that_git_overwrites_and_then_deletes_is_offered_back(course):
     """The file was once tracked: checking out the old commit replaces it without a word, and going back removes it."""
-    git(course, "init", "-q")
-    git(course, "add", "-fA")
-    git(course, "commit", "-qm", "old")
+    run_git(course, "init", "-q")
+    run_git(course, "add", "-fA")
+    run_git(course, "commit", "-qm", "old")
     ignored = course.stub.relative_to(course.root).as_posix()
     (course.root / ".gitignore").write_text(f"/{ignored}\n", encoding="utf-8")
-    git(course, "rm", "-q", "--cached", ignored)
-    git(course, "add", ".gitignore")
-    git(course, "commit", "-qm", "new")
+    run_git(course, "rm", "-q", "--cached", ignored)
+    run_git(course, "add", ".gitignore")
+    run_git(course, "commit", "-qm", "new")
     course.solve()
     mine = course.text
     course.learner("hint", "0.1")
-    git(course, "checkout", "-q", "HEAD~1")
+    run_git(course, "checkout", "-q", "HEAD~1")
     assert NOT_HERE in course.text
     said = course.learner().stdout
     assert "lacks what a copy of it has for 0.1, 0.2, 0.3" in said and "restore 0" in said
-    git(course, "checkout", "-q", "-")
+    run_git(course, "checkout", "-q", "-")
     assert not course.stub.exists()
     said = course.learner("check", "0.1").stdout
     assert "Made chapters" in said and "lacks what a copy" in said, "whatever the command is"
@@ -56,13 +56,13 @@ def test_an_answer_that_git_overwrites_and_then_deletes_is_offered_back(course):
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")
 def test_git_clean_removes_neither_copies_nor_progress(course):
-    git(course, "init", "-q")
+    run_git(course, "init", "-q")
     course.solve()
     course.learner("check", "0.5")
     mine = course.text
     course.stub.unlink()
     parts = ("pyproject.toml", "chapters", "solutions", "tests", "docs")
-    git(course, "clean", "-fdxq", *(f"-e{part}" for part in parts))
+    run_git(course, "clean", "-fdxq", *(f"-e{part}" for part in parts))
     course.learner("restore")
     assert course.text == mine and "1/6" in course.learner().stdout
 
@@ -93,7 +93,7 @@ def test_what_was_reset_is_not_offered_and_what_was_refused_neither(course):
     assert "No copy has an answer" in course.learner("restore").stdout
 
 
-def lose(course):
+def delete_answer(course):
     course.stub.unlink()
     return course.learner().stdout
 
@@ -103,7 +103,7 @@ def test_an_answer_that_is_lost_twice_is_offered_twice(course):
     mine = course.text
     for _ in range(2):
         course.learner("next")
-        assert "lacks what a copy" in lose(course)
+        assert "lacks what a copy" in delete_answer(course)
         course.learner("restore", "0")
         assert course.text == mine
 
@@ -115,14 +115,14 @@ def test_what_was_reset_and_written_again_is_kept_again(course):
     course.learner("reset", "0.5")
     course.text = mine
     course.learner("next")
-    assert "0.5" in lose(course)
+    assert "0.5" in delete_answer(course)
 
 
 def test_the_answers_beside_one_that_was_reset_are_offered(course):
     course.solve()
     course.learner("check", "0.5")
     course.learner("reset", "0.6")
-    said = lose(course)
+    said = delete_answer(course)
     assert "0.5" in said and "0.6." not in said.partition("lacks what")[2].partition("`")[0]
     course.learner("restore", "0")
     assert (
@@ -142,7 +142,7 @@ def test_an_answer_without_its_markers_and_notes_beside_it_are_kept_too(course):
     )
     mine = course.text
     course.learner("next")
-    assert "lacks what a copy" in lose(course)
+    assert "lacks what a copy" in delete_answer(course)
     course.learner("restore", "0")
     assert course.text == mine
 
@@ -155,7 +155,7 @@ def test_an_answer_that_was_taken_back_is_the_newest(course):
         course.learner("next")
     said = course.learner().stdout
     assert "lacks what" not in said and f"are in {course.data}" in said
-    lose(course)
+    delete_answer(course)
     course.learner("restore", "0")
     assert course.text == first
 
@@ -169,7 +169,7 @@ def test_a_clock_that_goes_backwards_changes_no_order(course):
     newest = course.text
     course.learner("next")
     assert "lacks what" not in course.learner().stdout
-    lose(course)
+    delete_answer(course)
     course.learner("restore", "0")
     assert course.text == newest
 
@@ -179,7 +179,7 @@ def test_a_copy_comes_back_byte_by_byte(course):
     course.stub.write_bytes(course.stub.read_bytes().replace(b"\n", b"\r\n") + b"# caf\xe9\r\n")
     mine = course.stub.read_bytes()
     course.learner("next")
-    lose(course)
+    delete_answer(course)
     result = course.learner("restore", "0")
     assert course.stub.read_bytes() == mine and "Traceback" not in result.stdout + result.stderr
 
@@ -251,7 +251,7 @@ def test_hints_asked_at_once_are_all_counted(course):
 
 def test_a_damaged_record_is_kept_and_replaced(course):
     course.learner("hint", "0.6")
-    database(course).write_text("{not a database" * 99, encoding="utf-8")
+    find_record(course).write_text("{not a database" * 99, encoding="utf-8")
     result = course.learner("hint", "0.6")
     assert result.returncode == 0 and "could not be read; it is kept as" in result.stdout
     assert any("not a database" in text for text in course.kept("damaged-*.sqlite"))
@@ -261,7 +261,7 @@ def test_a_damaged_record_is_kept_and_replaced(course):
 def test_a_record_that_is_damaged_further_on_is_kept_and_replaced(course):
     course.solve()
     course.learner("hint", "0.1")
-    with database(course).open("r+b") as record:
+    with find_record(course).open("r+b") as record:
         record.seek(4096)
         record.write(b"x" * 200)
     for command in ([], ["check", "0.5"], []):
@@ -274,7 +274,7 @@ def test_a_record_that_is_damaged_further_on_is_kept_and_replaced(course):
 def test_an_entry_of_another_form_leaves_the_others(course):
     course.solve()
     course.learner("check", "0.5")
-    with sqlite3.connect(database(course)) as record:
+    with sqlite3.connect(find_record(course)) as record:
         rows = [("0.2", "{not json"), ("0.3", '{"hints": "x"}'), ("0.4", "null"), ("0.6", "[]")]
         record.executemany("INSERT OR REPLACE INTO record VALUES (?, ?)", [*rows, ("new", "{}")])
     record.close()

@@ -99,7 +99,7 @@ def test_a_bench_on_a_device_elsewhere(solved):
     assert re.search(r"^yours +[\d.]+ ", done.stdout, re.MULTILINE)
 
 
-def _running(address: str, into: list, rounds: int) -> threading.Thread:
+def _start_measuring(address: str, into: list, rounds: int) -> threading.Thread:
     """Measure 8.1 of the reference there, in a thread; what is said goes into `into`."""
     home, one = exercise("8.1")
 
@@ -124,7 +124,7 @@ def test_a_machine_that_vanishes_in_the_middle_is_one_sentence():
     mine = set(psutil.Process().children())
     with served() as server:
         said: list = []
-        thread = _running(server.address, said, rounds=100_000)
+        thread = _start_measuring(server.address, said, rounds=100_000)
         assert said == ["begun"], "it is still measuring"
         server.kill()
         thread.join(30)
@@ -138,7 +138,7 @@ def test_a_machine_that_falls_silent_does_not_hang(monkeypatch):
     monkeypatch.setenv("FUSION_PATIENCE", "1")
     with served() as server:
         said: list = []
-        thread = _running(server.address, said, rounds=100_000)
+        thread = _start_measuring(server.address, said, rounds=100_000)
         family = server.family
         for one in family:
             os.kill(one.pid, signal.SIGSTOP)

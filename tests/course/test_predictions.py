@@ -26,7 +26,7 @@ WRONG = [(c, e, name) for c, e, name in NAMES if name not in NO_NUMBER]
 MISTAKES = [pytest.param(c, e, name, id=f"{c.short}-{name}") for c, e, name in WRONG]
 
 
-def _numbers(text: str) -> set[float]:
+def _find_numbers(text: str) -> set[float]:
     return {float(number) for number in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w])", text)}
 
 
@@ -61,5 +61,5 @@ def test_no_failure_says_the_number(tmp_path, chapter, exercise, name, monkeypat
     texts = " ".join((said.what, said.expected, said.why)).replace(",", "")
     assert counted, "a prediction is compared by expect.predicted"
     asked = inspect.getdoc(getattr(load(chapter.solution), exercise.name))
-    assert not _numbers(texts) & {float(counted[-1])} - _numbers(asked), texts
+    assert not _find_numbers(texts) & {float(counted[-1])} - _find_numbers(asked), texts
     assert said.expected == "another number"

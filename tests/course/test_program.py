@@ -14,7 +14,7 @@ PROGRAMS = ("chapters status", STORY)
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell closes the streams")
 
 
-def _shell(course, command: str) -> subprocess.CompletedProcess:
+def _run_in_shell(course, command: str) -> subprocess.CompletedProcess:
     """Run a command of bash in the copy, where $PYTHON is this Python."""
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
@@ -40,14 +40,14 @@ def test_a_character_that_the_terminal_lacks_is_replaced(short):
 def test_a_reader_who_has_seen_enough_ends_the_program(short):
     """`sleep` lets the program begin to print when the reader has gone."""
     for program in (*PROGRAMS, "chapters doctor"):
-        done = _shell(short, f"(sleep 0.5; exec $PYTHON -m {program}) | true")
+        done = _run_in_shell(short, f"(sleep 0.5; exec $PYTHON -m {program}) | true")
         assert done.returncode == 0 and not done.stderr, program
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a disk that is always full")
 def test_a_full_disk_gets_one_sentence(short):
     for program in (*PROGRAMS, "chapters doctor"):
-        done = _shell(short, f"$PYTHON -m {program} > /dev/full")
+        done = _run_in_shell(short, f"$PYTHON -m {program} > /dev/full")
         assert done.returncode == 2 and done.stderr == f"{os.strerror(errno.ENOSPC)}.\n", program
 
 
@@ -57,5 +57,5 @@ def test_closed_streams_lead_nowhere(short):
     for program in (*PROGRAMS, "chapters doctor", "chapters quiz 0"):
         calls.append(f"{program} <&- >&- 2>&-")
     for call in calls:
-        done = _shell(short, f"$PYTHON -m {call}")
+        done = _run_in_shell(short, f"$PYTHON -m {call}")
         assert done.returncode == 0 and not done.stderr, call

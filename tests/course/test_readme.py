@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from chapters.runner.course import ROOT, chapters
-from docs.pages.front_picture import IMAGE, document
+from docs.pages.front_picture import IMAGE, draw_document
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -40,7 +40,9 @@ def test_the_container_has_what_ci_executes_gpu_code_with():
 
 
 def test_picture_is_what_the_code_draws():
-    assert IMAGE.read_text(encoding="utf-8") == document(), "python -m docs.pages.front_picture"
+    assert IMAGE.read_text(encoding="utf-8") == draw_document(), (
+        "python -m docs.pages.front_picture"
+    )
 
 
 def test_the_thirty_seconds_print_what_is_shown(tmp_path):

@@ -26,7 +26,7 @@ MACHINES = {
 
 
 @contextlib.contextmanager
-def machine(name):
+def imitate_machine(name):
     """A machine as named; gives a list that gets longer whenever someone asks what it has."""
     dtypes, asked = MACHINES[name], []
 
@@ -47,7 +47,7 @@ def machine(name):
 
 
 @functools.cache
-def really_skipped(name: str) -> tuple[list[str], list[Check]]:
+def find_skipped(name: str) -> tuple[list[str], list[Check]]:
     """The exercises of which a check of the reference is skipped; and all checks that ask what the machine has.
 
     A check that does not ask where there is nothing does not ask elsewhere. A kernel that fails because of the mocks is
@@ -55,9 +55,9 @@ def really_skipped(name: str) -> tuple[list[str], list[Check]]:
     """
     checks = [check for number in (4, 8) for check in checks_of(chapter(number))]
     found, asking = [], []
-    for check in checks if name == "nothing" else really_skipped("nothing")[1]:
+    for check in checks if name == "nothing" else find_skipped("nothing")[1]:
         code = importlib.import_module(f"chapters.{check.chapter.slug}.checks")
-        with machine(name) as asked, contextlib.suppress(Exception):
+        with imitate_machine(name) as asked, contextlib.suppress(Exception):
             try:
                 getattr(code, check.name)(load(check.chapter.solution))
             except Skip:
@@ -69,9 +69,9 @@ def really_skipped(name: str) -> tuple[list[str], list[Check]]:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_doctor_names_what_is_skipped(name):
-    with machine(name):
+    with imitate_machine(name):
         said = executors.skipped()
-        assert said == really_skipped(name)[0]
+        assert said == find_skipped(name)[0]
         finding = doctor._executors()[-1]
         assert finding.mark == "--" and finding.text.endswith(f"SKIPPED: {', '.join(said)}")
         verdict = doctor._verdict(0, len(said))

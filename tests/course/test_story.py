@@ -68,7 +68,7 @@ def test_pause_waits_for_enter_after_each_step(short):
     around = {"cwd": short.root, "env": short.environment(), "encoding": "utf-8"}
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, **around) as telling:
         steps = 0
-        while (said := _until(PROMPT, telling.stdout)).endswith(PROMPT):
+        while (said := _read_until(PROMPT, telling.stdout)).endswith(PROMPT):
             steps += 1
             os.write(ours, b"\n")
     assert steps == 3
@@ -76,7 +76,7 @@ def test_pause_waits_for_enter_after_each_step(short):
     assert "Read on in chapters/ch00_first_module/lesson.md" in said
 
 
-def _until(end: str, stream) -> str:
+def _read_until(end: str, stream) -> str:
     """What can be read up to and with `end`, or all there is."""
     said = ""
     while not said.endswith(end) and (one := stream.read(1)):

@@ -127,16 +127,16 @@ def test_each_file_of_a_learners_has_a_process_of_its_own(course):
     assert checked.stdout.split() == ["passed", "passed"], checked.stdout + checked.stderr
 
 
-# what a planted file does when it is imported
-PLANTED = (
-    "raise RuntimeError('planted')",
+# what an injected file does when it is imported
+INJECTED = (
+    "raise RuntimeError('injected')",
     "import tvm\ntvm.relax.transform.LegalizeOps = tvm.compile = None",
     "def __getattr__(name): return lambda *args, **more: None",
 )
 
 
 @pytest.fixture(scope="module")
-def all_planted():
+def all_injected():
     """The course with a wrong file of a learner's in each chapter, which notes when it is imported; all "passed"."""
     with CourseCopy() as course:
         note = f"open({str(course.root / 'imported')!r}, 'a').write(__file__ + chr(10))\n"
@@ -145,7 +145,7 @@ def all_planted():
             future = "from __future__ import annotations\n"
             head, _, rest = text.partition(future)
             wrong = rest.replace("    # BEGIN", "    return None\n    # BEGIN")
-            code = PLANTED[number % len(PLANTED)]
+            code = INJECTED[number % len(INJECTED)]
             course.file(home).write_text(f"{head}{future}{note}{code}\n{wrong}", encoding="utf-8")
             (course.root / "solutions" / home.slug / "aaa.py").write_text("1 / 0\n")
         (course.root / ".progress.json").write_text("{")
@@ -155,10 +155,10 @@ def all_planted():
 
 
 @pytest.fixture
-def planted(all_planted):
+def injected(all_injected):
     """The same, before any of the files was imported."""
-    (all_planted.root / "imported").unlink(missing_ok=True)
-    return all_planted
+    (all_injected.root / "imported").unlink(missing_ok=True)
+    return all_injected
 
 
 REFERENCE_RUNS = {
@@ -180,9 +180,9 @@ REFERENCE_RUNS = {
 
 
 @pytest.mark.parametrize("run", REFERENCE_RUNS)
-def test_a_run_about_the_reference_sees_nothing_of_a_learners(planted, run):
-    done = planted.python(*REFERENCE_RUNS[run])
-    imported = planted.root / "imported"
+def test_a_run_about_the_reference_sees_nothing_of_a_learners(injected, run):
+    done = injected.python(*REFERENCE_RUNS[run])
+    imported = injected.root / "imported"
     names = imported.read_text().splitlines() if imported.exists() else []
     if run == "pytest of both trees":  # the learner's failures are the learner's
         assert all("ch02_attach_metadata" in name for name in names) and names
@@ -197,8 +197,10 @@ def test_a_run_about_the_reference_sees_nothing_of_a_learners(planted, run):
     [["trace", "--pipeline", "fusion_by_hand"], ["bench", "3", "--quick"], ["next"], []],
     ids=str,
 )
-def test_a_run_about_the_learners_code_says_in_one_sentence_what_is_wrong_with_it(planted, command):
-    done = planted.learner(*command)
+def test_a_run_about_the_learners_code_says_in_one_sentence_what_is_wrong_with_it(
+    injected, command
+):
+    done = injected.learner(*command)
     assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
 
 

@@ -87,7 +87,7 @@ class Problems:
         return [*(f"loads {url} from another host" for url in foreign), *heavy]
 
 
-def browser_path() -> str:
+def find_browser() -> str:
     """The browser to use. Raises CannotOpen if there is none."""
     named = os.environ.get("CHROMIUM", "")
     found = next(filter(None, map(shutil.which, (named, *BROWSERS))), None)
@@ -99,22 +99,22 @@ def browser_path() -> str:
     return found
 
 
-def pages_of(site: Path, parts: list[str]) -> list[Path]:
+def select_pages(site: Path, parts: list[str]) -> list[Path]:
     """The pages of `site`, or those whose address contains one of `parts`. Raises CannotOpen if there is none."""
     # a server shows 404.html at any address, so what it loads has addresses that only a server knows
     pages = [path for path in sorted(site.rglob("*.html")) if path.name != "404.html"]
-    chosen = [p for p in pages if not parts or any(part in name(p, site) for part in parts)]
+    chosen = [p for p in pages if not parts or any(part in get_address(p, site) for part in parts)]
     if not chosen:
         raise CannotOpen(f"{site} holds no such HTML page; build the site first: mkdocs build")
     return chosen
 
 
-def name(path: Path, site: Path) -> str:
+def get_address(path: Path, site: Path) -> str:
     return path.relative_to(site).as_posix()
 
 
-def faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
-    """The faults of each page, each a line that begins with the page's address. parts: see `pages_of`.
+def find_faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
+    """The faults of each page, each a line that begins with the page's address. parts: see `select_pages`.
 
     Raises CannotOpen without a browser or a page, and ImportError without what the extra `dev` installs.
     """
@@ -122,7 +122,7 @@ def faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
     import playwright  # noqa: F401
 
     site = site.resolve()
-    pages, executable = pages_of(site, parts or []), browser_path()
+    pages, executable = select_pages(site, parts or []), find_browser()
     seen = [
         (path, *view, bool(parts) or turn == number // 2 % 2)
         for number, path in enumerate(pages)
@@ -131,14 +131,14 @@ def faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
 
     def in_scheme(scheme: str) -> list[str]:
         views = [(path, width, by_axe) for path, its, width, by_axe in seen if its == scheme]
-        return _faults_in(scheme, site, views, executable)
+        return _find_faults_in_scheme(scheme, site, views, executable)
 
     with ThreadPoolExecutor() as pool:
         for found in pool.map(in_scheme, SCHEMES):
             yield from found
 
 
-def _faults_in(
+def _find_faults_in_scheme(
     scheme: str, site: Path, views: list[tuple[Path, str, bool]], executable: str
 ) -> list[str]:
     from axe_playwright_python.sync_playwright import Axe
@@ -155,14 +155,16 @@ def _faults_in(
             context = browser.new_context(**screen, reduced_motion="reduce")
             for path, its_width, by_axe in views:
                 if its_width == width:
-                    view = f"{name(path, site)} ({scheme}, {width})"
+                    view = f"{get_address(path, site)} ({scheme}, {width})"
                     axe = Axe() if by_axe else None
-                    found += [f"{view}: {fault}" for fault in _faults_of(context, path, axe)]
+                    found += [
+                        f"{view}: {fault}" for fault in _find_faults_of_page(context, path, axe)
+                    ]
             context.close()
     return found
 
 
-def _faults_of(context, path: Path, axe) -> list[str]:
+def _find_faults_of_page(context, path: Path, axe) -> list[str]:
     page = context.new_page()
     problems = Problems([])
     problems.watch(page)
@@ -178,10 +180,10 @@ def _faults_of(context, path: Path, axe) -> list[str]:
     found = [*problems.found, *problems.of_what_was_loaded()]
     violations = axe.run(page, options=AXE).response["violations"] if axe else []
     page.close()
-    return [*found, *(_sentence(one) for one in violations if one["impact"] in GRAVE)]
+    return [*found, *(_describe_violation(one) for one in violations if one["impact"] in GRAVE)]
 
 
-def _sentence(violation: dict) -> str:
+def _describe_violation(violation: dict) -> str:
     """One finding as a line: which rule, how often, and the first place."""
     nodes = violation["nodes"]
     reasons = " ".join(nodes[0].get("failureSummary", "").split())
@@ -196,7 +198,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("parts", nargs="*", metavar="part of an address")
     options, count = parser.parse_args(arguments), 0
     try:
-        for fault in faults(options.site, options.parts):
+        for fault in find_faults(options.site, options.parts):
             count += 1
             print(fault, flush=True)
     except CannotOpen as error:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from chapters.runner.course import ROOT
-from tests.website.check_pages import CannotOpen, browser_path
+from tests.website.check_pages import CannotOpen, find_browser
 
 # WebGPU without a GPU: SwiftShader, a part of every Chromium; no sandbox, because containers have none
 FLAGS = ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
@@ -35,12 +35,12 @@ def site(tmp_path_factory):
     return folder
 
 
-def no_browser() -> str:
+def explain_missing_browser() -> str:
     """Why no page can be run here, "" if one can."""
     if not importlib.util.find_spec("playwright"):
         return "running a page needs Playwright: pip install -e '.[dev]'"
     try:
-        browser_path()
+        find_browser()
     except CannotOpen as error:
         return str(error)
     return ""
@@ -49,12 +49,12 @@ def no_browser() -> str:
 @pytest.fixture(scope="module")
 def chromium():
     """A running Chromium; tests that need it are skipped where it is missing."""
-    if reason := no_browser():
+    if reason := explain_missing_browser():
         pytest.skip(reason)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
+        running = playwright.chromium.launch(executable_path=find_browser(), args=FLAGS)
         yield running
         running.close()
 
@@ -71,7 +71,7 @@ def page(chromium, address):
     assert errors == []
 
 
-def alone(made, style: str, *scripts: str) -> str:
+def render_alone(made, style: str, *scripts: str) -> str:
     """A page that holds only what `made` shows in HTML, with its style sheet and its scripts from docs/."""
     docs = (ROOT / "docs").as_uri()
     run = "".join(f'<script src="{docs}/js/{name}"></script>' for name in scripts)

@@ -1,4 +1,7 @@
-"""The glossary keeps its form: terms in alphabetical order, each with a definition and a piece of IR."""
+"""The glossary: terms in alphabetical order, each with a definition and a piece of IR; and the links to it.
+
+The first use of a term on a page is a link.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import re
 import pytest
 
 from chapters.runner.course import ROOT, chapters
-from docs.pages.glossary_entry import WIDTH, Entry, cut, lines_with
+from docs.pages.glossary_entry import Entry, cut, find_lines
 
-PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+GLOSSARY = ROOT / "docs" / "glossary.md"
+PAGE = GLOSSARY.read_text(encoding="utf-8")
 PARTS = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
 SECTIONS = dict(part.split("\n", 1) for part in PARTS)
 LISTING = "def main(x):\n    with R.dataflow():\n        y = f(x)\n        z = g(y)\n    return z"
@@ -31,21 +35,8 @@ def test_term_is_defined_shown_and_placed(term):
     assert int(chapter[1]) in [c.number for c in chapters()]
 
 
-def test_cut_takes_lines_and_the_margin_away():
-    assert cut(LISTING, "R.dataflow", 2) == "with R.dataflow():\n    y = f(x)"
-    assert cut(LISTING, "y =", 2, skip=("z =",)) == "    y = f(x)\nreturn z"
-    long = cut("f(" + "y, " * 50 + ")", "f(")
-    assert len(long) <= WIDTH and long.startswith("f(y, y") and long.endswith(" …")
-    assert cut("  x: R.Tensor((4,), dtype='int8') = f(y)", "x", short=True) == "x: … = f(y)"
-
-
-def test_lines_with_takes_the_lines_that_hold_a_word():
-    assert lines_with(LISTING, "f(", "g(") == "y = f(x)\nz = g(y)"
-    assert lines_with(LISTING, "f(", "g(", count=1) == "y = f(x)"
-
-
 def test_a_word_that_is_nowhere_is_an_error():
-    for find in (cut, lines_with):
+    for find in (cut, find_lines):
         with pytest.raises(ValueError, match="No line"):
             find(LISTING, "R.exp")
 
@@ -55,3 +46,60 @@ def test_an_entry_is_short():
     for text in ("", "x\n" * 7):
         with pytest.raises(ValueError, match="1 to 6 lines"):
             Entry(text, 0)
+
+
+# --- links to it ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def terms(hook):
+    return hook("terms")
+
+
+TERMS = {"mutator": ("mutator", "It rewrites."), "mutators": ("mutator", "It rewrites.")}
+TERMS |= {"IRModule": ("irmodule", 'Functions & "types".')}
+
+
+def add_links(terms, content: str) -> str:
+    return terms.link_terms(content, TERMS, "../glossary.html")
+
+
+def test_only_the_first_use_is_a_link(terms):
+    text = add_links(terms, "<p>Mutators rewrite. A mutator visits.</p>")
+    link = '<a class="term" href="../glossary.html#mutator" title="It rewrites.">Mutators</a>'
+    assert text == f"<p>{link} rewrite. A mutator visits.</p>"
+
+
+def test_a_definition_is_escaped(terms):
+    assert 'title="Functions &amp; &quot;types&quot;."' in add_links(terms, "<p>an IRModule</p>")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<h2>The mutator</h2>",
+        "<pre><span>a mutator</span></pre>",
+        "<p><code>mutator</code></p>",
+        '<p><a href="#x">a <em>mutator</em></a></p>',
+        '<div class="run-output text"><span>mutator</span></div>',
+        "<svg><text>mutator</text></svg>",
+        "<p>premutator, mutator_of, mutator.py, irmodule</p>",
+    ],
+)
+def test_what_is_no_prose_stays(terms, content):
+    assert add_links(terms, content) == content
+
+
+def test_prose_goes_on_behind_what_is_no_prose(terms):
+    text = add_links(
+        terms, "<div class='a'><h2>x<br></h2><pre>mutator</pre><p>one mutator</p></div>"
+    )
+    assert text.count("<a class") == 1 and "one <a" in text
+
+
+def test_every_entry_of_the_glossary_is_a_term(terms):
+    anchors = {anchor for anchor, _ in terms.read_terms(GLOSSARY).values()}
+    unused = [term for term in SECTIONS if terms.FORMS.get(term) == ()]
+    assert len(anchors) == len(SECTIONS) - len(unused)
+    assert set(terms.FORMS) <= set(SECTIONS), "a form of a term that the glossary no longer has"
+    assert all(definition for _, definition in terms.read_terms(GLOSSARY).values())

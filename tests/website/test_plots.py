@@ -8,16 +8,12 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from chapters.kit.bench import results
-from chapters.kit.bench.gpu_ceilings import Ceilings, Point
-from chapters.kit.draw.table import Table, si
+from chapters.kit.draw.table import si
 from chapters.runner.course import ROOT, chapters
 from docs.pages import plots, results_page
 
-CEILINGS = Ceilings(copy_rate=4e12, matrix_rate=8e14)
-TABLE = Table(("a",), [("b",)])
 
-
-def svg(figure) -> ET.Element:
+def parse_svg(figure) -> ET.Element:
     """The drawing of a figure's HTML, parsed."""
     found = re.search(r"<svg.*?</svg>", figure._repr_html_(), re.DOTALL)
     return ET.fromstring(found[0])
@@ -32,53 +28,41 @@ def test_prefixes(value, text):
     assert si(value, "B/s") == text
 
 
-def texts(figure) -> list[str]:
-    return ["".join(e.itertext()) for e in svg(figure).iter("text")]
-
-
-def test_a_roofline_gives_shares_of_what_the_ceilings_allow():
-    points = [
-        Point("ours", "norm", "small", operations=1e9, bytes=1e9, seconds=1e9 / 4e12 / 0.8),
-        Point("ours", "product", "large", operations=8e14, bytes=1e9, seconds=2.0),
-        Point("library", "product", "large", operations=8e14, bytes=1e9, seconds=1.0),
-    ]
-    figure = plots.roofline(points, CEILINGS, "a <made-up> machine")
-    shares = [row[2:] for row in figure.table.rows]
-    assert shares == [("80%, norm", "–"), ("50%, product", "100%, product")]
-    assert "<made-up> machine" in svg(figure).get("aria-label")
-    assert CEILINGS.ridge == 200 and CEILINGS.floor(4e12, 8e14) == 1.0
-    assert CEILINGS.floor(8e12, 8e14) == 2.0
-    with pytest.raises(ValueError, match="no kernel"):
-        plots.roofline([], CEILINGS)
+def list_texts(figure) -> list[str]:
+    return ["".join(e.itertext()) for e in parse_svg(figure).iter("text")]
 
 
 def test_two_sizes_close_together_have_labels_beside_them():
-    cases = [plots.Size(str(size), size, {"copy": 1.0}) for size in (134_000_000, 537_000_000)]
-    assert {"100 MB", "1 GB"} <= set(texts(plots.bandwidth(cases, None, "A title")))
+    cases = [plots.InputSize(str(size), size, {"copy": 1.0}) for size in (134_000_000, 537_000_000)]
+    figure = plots.draw_bandwidth(cases, None, "A <made-up> title")
+    assert {"100 MB", "1 GB"} <= set(list_texts(figure))
+    assert parse_svg(figure).get("aria-label") == "A <made-up> title"
 
 
 @pytest.mark.parametrize("paper", ["#fdfcfa", "#171a20"])
 def test_colours_have_contrast_on_both_papers(paper):
     """3 : 1, what a mark needs; text never has these colours."""
     for colour in plots.COLOURS:
-        light, dark = sorted((_luminance(colour), _luminance(paper)), reverse=True)
+        light, dark = sorted((_compute_luminance(colour), _compute_luminance(paper)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 3, f"{colour} on {paper}"
 
 
-def _luminance(colour: str) -> float:
+def _compute_luminance(colour: str) -> float:
     parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_a_contender_has_one_colour_on_all_plots_and_ours_is_nobody_elses():
+def test_a_baseline_has_one_colour_on_all_plots_and_ours_is_nobody_elses():
     assert (
-        plots.colour("ours", 3)
-        == plots.colour("fusion_by_hand, float32 activations", 0)
+        plots.choose_colour("ours", 3)
+        == plots.choose_colour("fusion_by_hand, float32 activations", 0)
         == plots.OURS
     )
-    assert plots.colour("Transformers, torch.compile", 1) == plots.colour("torch.compile", 5)
-    assert plots.OURS not in [plots.colour(f"step {n}", n) for n in range(20)]
+    assert plots.choose_colour("Transformers, torch.compile", 1) == plots.choose_colour(
+        "torch.compile", 5
+    )
+    assert plots.OURS not in [plots.choose_colour(f"step {n}", n) for n in range(20)]
 
 
 def test_every_bench_has_its_part_of_the_page_and_each_figure_says_something():
@@ -87,7 +71,7 @@ def test_every_bench_has_its_part_of_the_page_and_each_figure_says_something():
     for chapter in chapters():
         if (chapter.folder / "bench.py").exists():
             assert f"`python -m chapters bench {chapter.number}`" in text
-            part = results_page.of_chapter(chapter.number)
+            part = results_page.show_chapter(chapter.number)
             assert str(part).strip()
             for drawn in getattr(part, "parts", ()):
                 if not isinstance(drawn, plots.Figure):
@@ -105,10 +89,10 @@ def test_the_page_shows_tables_plots_and_what_is_missing(tmp_path, monkeypatch):
 
     for module in (results_page, bench):
         monkeypatch.setattr(module, "load", lambda name: results.load(name, tmp_path))
-    assert str(results_page.of_chapter(5)).count("Not yet measured") == 1
+    assert str(results_page.show_chapter(5)).count("Not yet measured") == 1
     seconds = {"ours": 1e-3, "NumPy": 2e-3, "read w": 5e-4, "multiply-add": 1e-3}
     measured = {"n": 64, "k": 64, "threads": {"1": {"1": seconds, "16": seconds}}}
     results.save("ch05_kernels", measured, "python -m chapters bench 5", tmp_path)
-    page = results_page.of_chapter(5)._repr_html_()
+    page = results_page.show_chapter(5)._repr_html_()
     assert page.count("<svg") == 1 and page.count("<table") == 2 and "bench 5" in page
     assert "Not yet" not in page

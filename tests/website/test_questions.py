@@ -9,8 +9,8 @@ import pytest
 
 from chapters.kit.quiz import Cards, Question
 from chapters.runner.course import chapters
-from docs.pages.blocks import blocks_of
-from tests.website.conftest import alone
+from docs.pages.blocks import read_blocks
+from tests.website.conftest import render_alone
 
 CHAPTERS = [
     pytest.param(chapter, id=chapter.short) for chapter in chapters() if not chapter.is_capstone
@@ -24,11 +24,11 @@ ASKED = [
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     page = tmp_path_factory.mktemp("questions") / "page.html"
-    page.write_text(alone(Cards(ASKED), "questions.css", "questions.js"), encoding="utf-8")
+    page.write_text(render_alone(Cards(ASKED), "questions.css", "questions.js"), encoding="utf-8")
     return page.as_uri()
 
 
-def state(page, number: int = 0) -> tuple[str, list[str | None], bool]:
+def read_card(page, number: int = 0) -> tuple[str, list[str | None], bool]:
     """What a card says, the mark of each choice, and whether its answer is unfolded."""
     card = page.locator("form.question").nth(number)
     marks = [choice.get_attribute("data-mark") for choice in card.locator("label").all()]
@@ -38,19 +38,19 @@ def state(page, number: int = 0) -> tuple[str, list[str | None], bool]:
 
 def test_a_wrong_choice_by_mouse_gets_the_computed_answer(page):
     page.click("label:has-text('2') >> nth=0")
-    assert state(page) == ("", [None, None, None], False)  # a choice alone tells nothing
+    assert read_card(page) == ("", [None, None, None], False)  # a choice alone tells nothing
     page.click("button >> nth=0")
     said = "You chose “2”. The computed answer is: 1"
-    assert state(page) == (said, [None, "right", "wrong"], True)
+    assert read_card(page) == (said, [None, "right", "wrong"], True)
     assert "Because of a < b." in page.inner_text("details >> nth=0")
-    assert state(page, 1) == ("", [None, None, None], False)
+    assert read_card(page, 1) == ("", [None, None, None], False)
 
 
 def test_a_right_choice_by_keyboard(page):
     page.keyboard.press("Tab")  # into the choices
     page.keyboard.press("ArrowDown")  # the second one
     page.keyboard.press("Enter")
-    assert state(page) == ("Right: 1", [None, "right", None], True)
+    assert read_card(page) == ("Right: 1", [None, "right", None], True)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Check"
     page.keyboard.press("Tab")
@@ -58,21 +58,21 @@ def test_a_right_choice_by_keyboard(page):
     page.keyboard.press("Tab")  # the next card
     page.keyboard.press("Space")
     page.keyboard.press("Enter")
-    assert state(page, 1) == ("Right: yes", ["right", None, None], True)
+    assert read_card(page, 1) == ("Right: yes", ["right", None, None], True)
 
 
 def test_a_new_choice_takes_the_verdict_back(page):
     page.click("label >> nth=0")
     page.click("button >> nth=0")
     page.click("label >> nth=1")
-    assert state(page) == ("", [None, None, None], True)
+    assert read_card(page) == ("", [None, None, None], True)
     page.click("button >> nth=0")
-    assert state(page) == ("Right: 1", [None, "right", None], True)
+    assert read_card(page) == ("Right: 1", [None, "right", None], True)
 
 
 def test_without_a_choice_nothing_is_told(page, address):
     page.click("button >> nth=0")
-    assert state(page) == ("Choose an answer first.", [None, None, None], False)
+    assert read_card(page) == ("Choose an answer first.", [None, None, None], False)
     assert page.url == address
 
 
@@ -104,7 +104,7 @@ def test_the_answers_of_predictions_are_among_the_choices(chapter):
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_a_lesson_shows_its_predictions_and_its_quiz_as_cards(chapter):
     text = chapter.lesson.read_text(encoding="utf-8")
-    shown = [block for block in blocks_of(chapter.lesson, chapter.slug) if "Cards(" in block.code]
+    shown = [block for block in read_blocks(chapter.lesson, chapter.slug) if "Cards(" in block.code]
     sections = [
         re.findall(r"^## (.+)$", "\n".join(text.split("\n")[: b.line]), re.M)[-1] for b in shown
     ]

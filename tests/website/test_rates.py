@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
@@ -26,7 +27,7 @@ from chapters.kit.bench.gpu_results import least_bytes
 from chapters.kit.bench.results import FOLDER, load
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.gpu.gpus import BOARDS, Board
-from docs.pages.results_page import peaks_by_device
+from docs.pages.results_page import find_peaks
 
 CACHE = 256 << 20  # bytes: more than the caches of any machine measured here
 FASTER = {"vpdpbusd": 4, "AMX": 32}  # than float32 in vector registers
@@ -53,26 +54,36 @@ class Rate:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What took `seconds` on so many threads: the operations and the bytes that it needs at least. unit: see FASTER."""
+
+    what: str
+    seconds: float
+    threads: int
+    operations: float = 0
+    bytes: float = 0
+    unit: str = ""
+
+
+@dataclass(frozen=True)
 class Machine:
     """Ceilings of one machine. read: threads -> bytes per second from memory; empty if none was measured."""
 
     flops: float
     read: dict[int, float]
 
-    def arithmetic(
-        self, what: str, operations: float, seconds: float, threads: int, unit=""
-    ) -> Rate:
-        ceiling = self.flops * threads * FASTER.get(unit, 1)
-        return Rate(what, operations / seconds, ceiling)
-
-    def moving(self, what: str, moved: float, seconds: float, threads: int) -> Rate:
-        ceiling = self.flops * CACHE_BYTES * threads
-        if moved > CACHE and self.read:
-            ceiling = self.read[min(threads, max(self.read))]
-        return Rate(what, moved / seconds, ceiling)
+    def rates(self, work: Work) -> Iterator[Rate]:
+        flops = self.flops * work.threads
+        ceiling = flops * FASTER.get(work.unit, 1)
+        yield Rate(work.what, work.operations / work.seconds, ceiling)
+        ceiling = flops * CACHE_BYTES
+        if work.bytes > CACHE and self.read:
+            ceiling = self.read[min(work.threads, max(self.read))]
+        yield Rate(work.what, work.bytes / work.seconds, ceiling)
 
 
-def machine(device: str) -> Machine:
+@cache
+def find_machine(device: str) -> Machine:
     """The ceilings of `device`, from all results files that measured some."""
     read: dict[int, float] = {}
     kernels, chat = load("ch05_kernels"), load("ch11_chat")
@@ -84,61 +95,55 @@ def machine(device: str) -> Machine:
         read |= {int(n): one["bandwidth"] for n, one in chat["measured"]["threads"].items()}
         # one thread reads alone twice in that file, and machines beside this one may take more of the memory once
         read[1] = max(read.get(1, 0), chat["measured"]["kernels"]["bytes"]["read per second"])
-    return Machine(peaks_by_device()[device], read)
+    return Machine(find_peaks()[device], read)
 
 
 # --- the rates of each file -----------------------------------------------------------------------
 
 
-def products(m: dict, on: Machine) -> Iterator[Rate]:
+def products(m: dict) -> Iterator[Work]:
     """ch03_pass and, by threads, ch05_kernels."""
     n, k = m["n"], m["k"]
     for threads, by_rows in m.get("threads", {"1": m.get("rows")}).items():
         for rows, seconds in by_rows.items():
             for name, time in seconds.items():
-                what, work = f"{name}, {rows} rows", 2 * int(rows) * n * k
+                what, count, moved = f"{name}, {rows} rows", 2 * int(rows) * n * k, 4 * n * k
                 if name in ("multiply-add", "tile"):
-                    yield Rate(
-                        what,
-                        matmul_bench.peak(seconds, int(threads), name),
-                        on.flops * int(threads),
-                    )
-                elif name != "read w":
-                    yield on.arithmetic(what, work, time, int(threads))
-                    yield on.moving(what, 4 * n * k, time, int(threads))
+                    count, moved = matmul_bench.peak(seconds, int(threads), name) * time, 0
+                if name != "read w":
+                    yield Work(what, time, int(threads), count, moved)
 
 
-def norms(m: dict, on: Machine) -> Iterator[Rate]:
+def norms(m: dict) -> Iterator[Work]:
     for threads, by_case in m.items():
         for case, seconds in by_case.items():
             dtype, shape = case.split(" ", 1)
             moved = norm_bench.bytes_counted(tuple(map(int, shape.strip("()").split(","))), dtype)
             for name, time in seconds.items():
-                yield on.moving(f"{name}, {case}", moved, time, int(threads))
+                yield Work(f"{name}, {case}", time, int(threads), bytes=moved)
 
 
-def projections(m: dict, on: Machine) -> Iterator[Rate]:
+def projections(m: dict) -> Iterator[Work]:
     """ch12_projections: the query, the key and the value of a layer."""
     for model, by_rows in m["models"].items():
         k, widths = projections_bench.MODELS[model]
+        size = sum(widths) * k
         for rows, seconds in by_rows.items():
             for name, time in seconds.items():
-                what, n = f"{model}, {rows} rows, {name}", sum(widths)
-                yield on.arithmetic(what, 2 * int(rows) * n * k, time, m["threads"])
-                yield on.moving(what, 4 * n * k, time, m["threads"])
+                what = f"{model}, {rows} rows, {name}"
+                yield Work(what, time, m["threads"], 2 * int(rows) * size, 4 * size)
 
 
-def attention(m: dict, on: Machine) -> Iterator[Rate]:
+def attention(m: dict) -> Iterator[Work]:
     """ch13_attention: two products of the queries, on one thread."""
     for case in m["cases"]:
-        rows, keys, width = case["rows"], case["keys"], case["width"]
+        rows, size = case["rows"], case["keys"] * case["width"]
         for name, time in case["seconds"].items():
-            what = f"attention of {keys} keys, {name}"
-            yield on.arithmetic(what, 4 * rows * keys * width, time, m.get("threads", 1))
-            yield on.moving(what, 8 * keys * width, time, m.get("threads", 1))
+            what = f"attention of {case['keys']} keys, {name}"
+            yield Work(what, time, m.get("threads", 1), 4 * rows * size, 8 * size)
 
 
-def weights(config: LlamaConfig) -> int:
+def count_weights(config: LlamaConfig) -> int:
     """The elements that a token multiplies with: the layers' and the head's."""
     width = config.hidden_size
     layer = width * config.head_dim * (config.qkv_heads + config.num_attention_heads)
@@ -146,51 +151,45 @@ def weights(config: LlamaConfig) -> int:
     return config.num_hidden_layers * layer + width * config.vocab_size
 
 
-def decode_steps(m: dict, on: Machine) -> Iterator[Rate]:
-    count = weights(matmul_bench.DECODER)
+def decode_steps(m: dict) -> Iterator[Work]:
+    count = count_weights(matmul_bench.DECODER)
     for name, time in m.items():
-        yield on.arithmetic(name, 2 * count, time, 1)
-        yield on.moving(name, 4 * count, time, 1)
+        yield Work(name, time, 1, 2 * count, 4 * count)
 
 
-def int8(m: dict, on: Machine) -> Iterator[Rate]:
+def int8(m: dict) -> Iterator[Work]:
     cases = [(m["m"], int(k), seconds) for k, seconds in m["steps"].items()]
     cases.append((m["tall"]["m"], m["tall"]["k"], m["tall"]["seconds"]))
     for rows, k, seconds in cases:
         for name, time in seconds.items():
-            what, work = f"{name}, K = {k}", 2 * rows * m["n"] * k
+            what, size = f"{name}, K = {k}", rows * m["n"]
             if name == "bias pass alone":
-                yield on.moving(what, 12 * rows * m["n"], time, 1)
-                continue
-            unit = "vpdpbusd" if name.startswith("vpdpbusd") else "AMX"
-            yield on.arithmetic(what, work, time, 1, unit)
-            yield on.moving(what, 4 * rows * m["n"], time, 1)
+                yield Work(what, time, 1, bytes=12 * size)
+            else:
+                unit = "vpdpbusd" if name.startswith("vpdpbusd") else "AMX"
+                yield Work(what, time, 1, 2 * size * k, 4 * size, unit)
 
 
-def decoders(m: dict, on: Machine) -> Iterator[Rate]:
+def decoders(m: dict) -> Iterator[Work]:
     for name, one in m.items():
-        count, threads = weights(decoder_bench.config_of(name)), one["threads"]
+        config = decoder_bench.config_of(name)
+        count, head = count_weights(config), 2 * config.hidden_size * config.vocab_size
         for key, time in one["seconds"].items():
             tokens = one["prompt"] if key.endswith(" prefill") else 1
             # a prefill may multiply only its last token with the head's weights
-            yield on.arithmetic(f"{name}, {key}", tokens * (2 * count - _head(name)), time, threads)
-            yield on.moving(f"{name}, {key}", 4 * count, time, threads)
+            operations = tokens * (2 * count - head)
+            yield Work(f"{name}, {key}", time, one["threads"], operations, 4 * count)
 
 
-def _head(name: str) -> int:
-    config = decoder_bench.config_of(name)
-    return 2 * config.hidden_size * config.vocab_size
-
-
-def epilogues(m: dict, on: Machine) -> Iterator[Rate]:
+def epilogues(m: dict) -> Iterator[Work]:
+    size = m["n"] * m["k"]
     for rows, seconds in m["rows"].items():
         for name, time in seconds.items():
-            work = 2 * int(rows) * m["n"] * m["k"]
-            yield on.arithmetic(f"{name}, {rows} rows", work, time, m["threads"])
-            yield on.moving(f"{name}, {rows} rows", 4 * m["n"] * m["k"], time, m["threads"])
+            what = f"{name}, {rows} rows"
+            yield Work(what, time, m["threads"], 2 * int(rows) * size, 4 * size)
 
 
-def chat(m: dict, on: Machine) -> Iterator[Rate]:
+def chat(m: dict) -> Iterator[Rate | Work]:
     """A decode step reads all weights, and they fit in no cache; so does each of its kernels that has weights."""
     for threads, one in m["threads"].items():
         for key, time in one["seconds"].items():
@@ -200,14 +199,12 @@ def chat(m: dict, on: Machine) -> Iterator[Rate]:
                 yield Rate(f"{key}, {threads}", size / time, one["bandwidth"])
             else:
                 elements = m["bytes"]["Transformers"] / 4
-                work = (
-                    2 * m["prefill"] * elements * 0.75
-                )  # the head, a fifth of the weights, multiplies one token
-                yield on.arithmetic(f"{key}, {threads}", work, time, int(threads), "vpdpbusd")
+                # the head, a fifth of the weights, multiplies one token
+                count = 2 * m["prefill"] * elements * 0.75
+                yield Work(f"{key}, {threads}", time, int(threads), count, unit="vpdpbusd")
     for name, time in m["first token"].items():
         size = m["bytes"].get(name, 0)
-        yield on.moving(f"first token, {name}", size, time, 2)
-        yield on.arithmetic(f"first token, {name}", 2 * FIRST_PROMPT * size, time, 2, "vpdpbusd")
+        yield Work(f"first token, {name}", time, 2, 2 * FIRST_PROMPT * size, size, "vpdpbusd")
     for name, parts in m["kernels"].items():
         if name == bench_kernels.BYTES:
             continue
@@ -216,7 +213,7 @@ def chat(m: dict, on: Machine) -> Iterator[Rate]:
         yield Rate(name, size / sum(parts.values()), reading)
 
 
-def conversation(m: dict, _: Machine) -> Iterator[Rate]:
+def conversation(m: dict) -> Iterator[Rate]:
     measured = load("ch11_chat")["measured"]
     most = max(one["bandwidth"] for one in measured["threads"].values())
     for turn in m["turns"]:
@@ -227,20 +224,20 @@ def conversation(m: dict, _: Machine) -> Iterator[Rate]:
         yield Rate(f"first token: {turn['user']}", first, most)
 
 
-def board_of(name: str) -> Board:
+def find_board(name: str) -> Board:
     """The data sheet of the GPU on which a results file was measured; NVIDIA's driver says "NVIDIA H200"."""
     driver = {"NVIDIA H100 80GB HBM3": "H100 SXM"}.get(load(name)["gpu"], load(name)["gpu"])
     return next(board for board in BOARDS.values() if driver.endswith(board.name))
 
 
-def on_gpu(name: str) -> Callable[[dict, Machine | None], Iterator[Rate]]:
+def make_gpu_rates(name: str) -> Callable[[dict], Iterator[Rate]]:
     """The rates of a GPU's results file beside its data sheet: of arithmetic, and of memory or of first-level caches.
 
     Those caches give 128 bytes per multiprocessor and cycle, in which its lanes do 256 float32 operations.
     """
 
-    def rates(m: dict, _: Machine | None) -> Iterator[Rate]:
-        board = board_of(name)
+    def rates(m: dict) -> Iterator[Rate]:
+        board = find_board(name)
         yield Rate("a large copy", m["ceilings"]["copy_rate"], board.bandwidth)
         yield Rate("a large product", m["ceilings"]["matrix_rate"], board.tensor)
         for case in m["cases"]:
@@ -248,8 +245,7 @@ def on_gpu(name: str) -> Callable[[dict, Machine | None], Iterator[Rate]]:
             most = board.bandwidth if moved > 4 * board.cache_bytes else board.float32 / 2
             for times in (case["seconds"], case.get("graph_seconds", {})):
                 for which, seconds in times.items():
-                    kept = [part for part in ("median", "low", "high") if part in seconds]
-                    for part in kept:
+                    for part in {"median", "low", "high"} & set(seconds):
                         what = f"{which}, {part}"
                         yield Rate(what, moved / seconds[part], most)
                         yield Rate(what, case["operations"] / seconds[part], board.tensor)
@@ -257,8 +253,8 @@ def on_gpu(name: str) -> Callable[[dict, Machine | None], Iterator[Rate]]:
     return rates
 
 
-def stores(m: dict, _: Machine | None) -> Iterator[Rate]:
-    board = board_of("ch08_stores")
+def stores(m: dict) -> Iterator[Rate]:
+    board = find_board("ch08_stores")
     for kernel, busy in m["profiles"].items():
         for part in ("memory", "second-level cache", "tensor cores"):
             yield Rate(f"{kernel}, {part}", busy[part], 1.0)
@@ -270,7 +266,7 @@ def stores(m: dict, _: Machine | None) -> Iterator[Rate]:
 
 
 ON_GPUS = ("ch04_gpu", "ch08_norm", "ch08_linear", "ch08_steps", "ch08_gelu")
-RATES: dict[str, Callable[[dict, Machine | None], Iterable[Rate]]] = {
+RATES: dict[str, Callable[[dict], Iterable[Rate | Work]]] = {
     "ch03_pass": products,
     "ch04_cpu": norms,
     "ch05_kernels": products,
@@ -283,7 +279,7 @@ RATES: dict[str, Callable[[dict, Machine | None], Iterable[Rate]]] = {
     "ch11_conversation": conversation,
     "ch12_projections": projections,
     "ch13_attention": attention,
-    **{name: on_gpu(name) for name in ON_GPUS if load(name)},
+    **{name: make_gpu_rates(name) for name in ON_GPUS if load(name)},
 }
 
 
@@ -293,11 +289,14 @@ def test_each_results_file_is_covered():
     assert not set(RATES) & set(NO_RATES)
 
 
+def list_rates(name: str, results: dict) -> Iterator[Rate]:
+    for one in RATES[name](results["measured"]):
+        yield from [one] if isinstance(one, Rate) else find_machine(results["device"]).rates(one)
+
+
 @pytest.mark.parametrize("name", RATES)
 def test_no_rate_is_above_what_its_machine_measured(name):
-    results = load(name)
-    on = None if name in ON_GPUS else machine(results["device"])
-    rates = list(RATES[name](results["measured"], on))
+    rates = list(list_rates(name, load(name)))
     wrong = [
         f"{r.what}: {r.value:.3g} of {r.ceiling:.3g} per second"
         for r in rates

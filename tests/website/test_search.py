@@ -36,7 +36,7 @@ def page(chromium, served):
     page.close()
 
 
-def hits(page, query: str) -> list[str]:
+def find_hits(page, query: str) -> list[str]:
     """The addresses of the pages found, best first."""
     box = page.locator(".md-search__input")
     box.click()
@@ -52,7 +52,7 @@ def hits(page, query: str) -> list[str]:
     return [urlsplit(link.get_attribute("href")).path.removeprefix("/") for link in links]
 
 
-def lesson(number: int) -> str:
+def lesson_prefix(number: int) -> str:
     return f"chapters/ch{number:02}_"
 
 
@@ -88,19 +88,19 @@ def test_from_disk_too_the_index_is_loaded_when_the_search_is_opened(chromium, s
 
 
 def test_run_on_a_gpu_finds_setup_and_chapter_8(page):
-    first, second, *_ = hits(page, "run on a GPU")
-    assert {first.partition("/")[0], second[:14]} == {"setup.html", lesson(8)}
+    first, second, *_ = find_hits(page, "run on a GPU")
+    assert {first.partition("/")[0], second[:14]} == {"setup.html", lesson_prefix(8)}
 
 
 def test_an_error_message_finds_its_page_and_troubleshooting(page):
-    found = hits(page, "AttributeError: 'TupleType' object has no attribute 'dtype'")
+    found = find_hits(page, "AttributeError: 'TupleType' object has no attribute 'dtype'")
     assert "troubleshooting.html" in found[:3]
-    assert any(address.startswith(lesson(3)) for address in found[:3])
+    assert any(address.startswith(lesson_prefix(3)) for address in found[:3])
 
 
 @pytest.mark.parametrize("query", ["StructInfo", "struct_info"])
 def test_an_old_name_finds_the_table_of_renames(page, query):
-    assert hits(page, query)[0] == "troubleshooting.html"
+    assert find_hits(page, query)[0] == "troubleshooting.html"
     anchors = page.locator(".md-search-result__item").first.locator("a").all()
     assert anchors[1].get_attribute("href").endswith("#renamed")
 
@@ -108,8 +108,8 @@ def test_an_old_name_finds_the_table_of_renames(page, query):
 def test_lessons_come_before_labs_and_solutions(page):
     kinds = [
         address.rpartition("/")[2]
-        for address in hits(page, "FuseTransposeMatmul")
-        if lesson(3) in address
+        for address in find_hits(page, "FuseTransposeMatmul")
+        if lesson_prefix(3) in address
     ]
     assert kinds[0] == "index.html" and "solution.html" not in kinds[:2]
 

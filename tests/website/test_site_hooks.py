@@ -21,7 +21,7 @@ from docs.pages import exercises, repo_links, solution_page
 def test_an_empty_cell_of_a_tables_head_is_a_plain_cell(hook):
     head = '<tr><th></th><th style="text-align: right;"> </th><th>a</th></tr>'
     cells = '<tr><td></td><td style="text-align: right;"></td><th>a</th></tr>'
-    assert hook("accessibility").without_empty_heads(head) == cells
+    assert hook("accessibility").replace_empty_heads(head) == cells
 
 
 # --- Where the course is ----------------------------------------------------------------------
@@ -29,7 +29,7 @@ def test_an_empty_cell_of_a_tables_head_is_a_plain_cell(hook):
 
 @pytest.mark.parametrize("page", ["index.md", "setup.md"])
 def test_a_page_says_what_to_clone(hook, page):
-    with_address = hook("publish").with_address
+    with_address = hook("publish").insert_address
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert "`git clone https://x.org/course`." in with_address(text, "https://x.org/course")
     assert with_address(text, "") == text
@@ -67,7 +67,7 @@ LESSON = (
 
 
 def test_an_exercise_gets_anchor_facts_and_nested_hints_at_its_end(chapter):
-    lines = exercises.with_exercises(LESSON, chapter).split("\n")
+    lines = exercises.complete_exercises(LESSON, chapter).split("\n")
     assert "### Exercise 2.1 · Attach `it` { #exercise-2-1 .exercise }" in lines
     assert any("8 minutes" in line and "python -m chapters check 2.1" in line for line in lines)
     hints = [line for line in lines if "tip hint" in line]
@@ -77,7 +77,7 @@ def test_an_exercise_gets_anchor_facts_and_nested_hints_at_its_end(chapter):
 
 
 def test_an_exercise_shows_what_is_in_the_learners_file_and_links_to_its_solution(chapter):
-    page = exercises.with_exercises(LESSON, chapter)
+    page = exercises.complete_exercises(LESSON, chapter)
     todo = (
         '    # BEGIN exercise 2.1 (1 line): task\n    raise NotImplementedError("exercise 2.1")\n'
     )
@@ -90,7 +90,7 @@ def test_an_exercise_shows_what_is_in_the_learners_file_and_links_to_its_solutio
 
 def test_the_code_that_a_fix_exercise_mends_is_not_folded(chapter):
     fixing = replace(chapter, exercises=(replace(chapter.exercises[0], kind="fix"),))
-    assert "???+ abstract start" in exercises.with_exercises(LESSON, fixing)
+    assert "???+ abstract start" in exercises.complete_exercises(LESSON, fixing)
 
 
 def test_methods_stand_below_the_line_of_their_class():
@@ -100,16 +100,16 @@ def test_methods_stand_below_the_line_of_their_class():
         "        ...\n        # END exercise 2.1\n\n\ndef h():\n    # BEGIN exercise 2.1: c\n    ...\n"
         "    # END exercise 2.1\n"
     )
-    assert exercises.to_write(stub) == {"2.1": stub.replace("    x = 1\n\n", "").rstrip()}
+    assert exercises.extract_stubs(stub) == {"2.1": stub.replace("    x = 1\n\n", "").rstrip()}
 
 
 @pytest.mark.parametrize("chapter", [pytest.param(c, id=c.short) for c in course.chapters()])
 def test_every_exercise_of_the_course_has_its_start_its_hints_and_its_solution(chapter):
     _, _, lesson = chapter.lesson.read_text(encoding="utf-8").split("---\n", 2)
-    sections = re.split(r"^### Exercise ", exercises.with_exercises(lesson, chapter), flags=re.M)[
-        1:
-    ]
-    solution = solution_page.solution_page(chapter)
+    sections = re.split(
+        r"^### Exercise ", exercises.complete_exercises(lesson, chapter), flags=re.M
+    )[1:]
+    solution = solution_page.make_solution_page(chapter)
     titles = [section.partition(" { #")[0] for section in sections]
     assert titles == [f"{e.id} · {e.title}" for e in chapter.exercises]
     for section, exercise in zip(sections, chapter.exercises, strict=True):
@@ -123,7 +123,7 @@ def test_every_exercise_of_the_course_has_its_start_its_hints_and_its_solution(c
 
 def test_a_heading_of_an_exercise_that_is_not_listed_is_refused(chapter):
     with pytest.raises(CourseError, match=r"no exercise 2\.2 in chapter 2"):
-        exercises.with_exercises(f"{LESSON}### Exercise 2.2 · More\n", chapter)
+        exercises.complete_exercises(f"{LESSON}### Exercise 2.2 · More\n", chapter)
 
 
 # --- Links ------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def plain():
 
 
 def test_the_reference_is_split_by_exercise_with_its_lines_marked(chapter):
-    parts = solution_page.reference(SOLUTION, chapter)
+    parts = solution_page.render_reference(SOLUTION, chapter)
     text = "\n".join(parts)
     assert parts[0] == "Summary.\n\nMore."
     assert "```python\nimport tvm\n\nLIMIT = 1\n```" in parts
@@ -209,16 +209,19 @@ def test_the_reference_is_split_by_exercise_with_its_lines_marked(chapter):
 
 def test_stamp_honours_source_date_epoch(hook, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
-    assert ", 2 January 1970, " in hook("publish").stamp()
+    assert ", 2 January 1970, " in hook("publish").describe_build()
 
 
 def test_facts_stand_beneath_the_title(hook, chapter):
     publish = hook("publish")
-    facts = publish.facts(chapter)
+    facts = publish.render_facts(chapter)
     said = "30 minutes (22 for the course) · needs no other chapter · no"
     assert facts.startswith(f'<div class="facts" markdown>\n\n{said}')
-    assert publish.beneath_title("# Title\n\nText\n", facts) == f"# Title\n\n{facts}\n\n\nText\n"
-    assert publish.beneath_title("Text\n", facts).strip() == f"{facts}\n\nText"
+    assert (
+        publish.insert_beneath_title("# Title\n\nText\n", facts)
+        == f"# Title\n\n{facts}\n\n\nText\n"
+    )
+    assert publish.insert_beneath_title("Text\n", facts).strip() == f"{facts}\n\nText"
 
 
 def test_navigation_has_the_pages_of_each_chapter(hook, chapter, monkeypatch):
@@ -226,7 +229,7 @@ def test_navigation_has_the_pages_of_each_chapter(hook, chapter, monkeypatch):
     home = "chapters/ch02_name"
     lesson, lab = {"Lesson 2": f"{home}/lesson.md"}, {"Lab 2": f"{home}/lab.md"}
     pages = [lesson, lab, {"Solution 2": f"{home}/solution.md"}]
-    assert hook("publish").navigation() == [{"2 · Name": pages}]
+    assert hook("publish").build_navigation() == [{"2 · Name": pages}]
 
 
 def test_every_page_of_docs_is_in_the_navigation(hook):

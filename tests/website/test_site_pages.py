@@ -1,15 +1,15 @@
-"""The browser check finds each kind of planted fault, and none in a page without faults.
+"""The browser check finds each kind of injected fault, and none in a page without faults.
 
 The tests need the extra `dev` and a browser, and are skipped without them; .ci/run runs the check itself.
 """
 
 import pytest
 
-from tests.website.check_pages import CannotOpen, browser_path, faults, main, pages_of
+from tests.website.check_pages import CannotOpen, find_browser, find_faults, main, select_pages
 
 pytest.importorskip("axe_playwright_python", reason='pip install -e ".[dev]"')
 try:
-    browser_path()
+    find_browser()
 except CannotOpen as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
@@ -38,7 +38,7 @@ FAULTS = {
 }
 
 
-def page(extra: str) -> str:
+def make_page(extra: str) -> str:
     return GOOD.replace("<!-- here -->", extra)
 
 
@@ -49,10 +49,10 @@ def site(tmp_path_factory):
     texts = {
         "index.html": GOOD,
         "404.html": "<script src='/no.js'></script>",
-        "foreign.html": page(FOREIGN).replace("Verified on TVM", ""),
+        "foreign.html": make_page(FOREIGN).replace("Verified on TVM", ""),
         "style.css": style,
         "heavy.svg": f"<svg xmlns='http://www.w3.org/2000/svg'>{' ' * 1_600_000}</svg>",
-        **{f"fault{n}.html": page(extra) for n, extra in enumerate(FAULTS)},
+        **{f"fault{n}.html": make_page(extra) for n, extra in enumerate(FAULTS)},
     }
     for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8")
@@ -62,7 +62,7 @@ def site(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(site):
     """All faults in all views: a browser takes longer to start than to look at every page."""
-    return list(faults(site, [""]))
+    return list(find_faults(site, [""]))
 
 
 def test_a_page_that_loads_from_elsewhere_or_says_nothing_of_its_making_is_found(found):
@@ -86,7 +86,7 @@ def test_each_fault_is_found(found, number, extra):
 
 def test_neighbours_share_the_four_views(site):
     """Each page is seen in two of them, and by axe-core in one."""
-    places = [fault.partition(": ")[0] for fault in faults(site)]
+    places = [fault.partition(": ")[0] for fault in find_faults(site)]
 
     def views(page):
         return [place.partition(" ")[2] for place in places if place.startswith(page)]
@@ -97,6 +97,6 @@ def test_neighbours_share_the_four_views(site):
 
 
 def test_pages_are_chosen_by_a_part_of_their_address(site, capsys):
-    assert [p.name for p in pages_of(site, ["ind"])] == ["index.html"]
+    assert [p.name for p in select_pages(site, ["ind"])] == ["index.html"]
     assert main([str(site), "none"]) == 2
     assert "build the site first" in capsys.readouterr().out

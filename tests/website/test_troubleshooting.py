@@ -46,7 +46,7 @@ class Entry:
         return ".*".join(re.escape(part) for part in self.text.split("…"))
 
 
-def _entry(section: str) -> Entry:
+def _read_entry(section: str) -> Entry:
     def found(pattern: str, text: str) -> str:
         return match[1] if (match := re.search(pattern, text)) else ""
 
@@ -58,7 +58,7 @@ def _entry(section: str) -> Entry:
 
 
 SECTIONS = re.findall(r"^### (.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
-ENTRIES = {entry.key or entry.text: entry for entry in map(_entry, SECTIONS)}
+ENTRIES = {entry.key or entry.text: entry for entry in map(_read_entry, SECTIONS)}
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_renamed_expressions(raised):
 # --- entries with a test of their own -------------------------------------------------------------
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess:
+def run_python(*arguments: str) -> subprocess.CompletedProcess:
     """Run this Python in the repository's root."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     captured = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
@@ -110,16 +110,16 @@ def python(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, env=environment, timeout=SECONDS, **captured)
 
 
-def script(folder: Path, *blocks: str) -> subprocess.CompletedProcess:
+def run_script(folder: Path, *blocks: str) -> subprocess.CompletedProcess:
     """Run blocks, after the page's first one, as a program; `chapters` leaves PyTorch out."""
     file = folder / "entry.py"
     file.write_text("\n".join(("import chapters", PRELUDE, *blocks)), encoding="utf-8")
-    return python(str(file))
+    return run_python(str(file))
 
 
 def check_not_installed(entry: Entry, folder: Path) -> None:
     """Python without its site-packages is like one in which the course's packages are not installed."""
-    done = python("-S", "-m", "chapters")
+    done = run_python("-S", "-m", "chapters")
     assert done.returncode == 2
     assert re.search(entry.pattern, done.stdout), done.stdout
 
@@ -127,13 +127,13 @@ def check_not_installed(entry: Entry, folder: Path) -> None:
 def check_tensorize(entry: Entry, folder: Path) -> None:
     """The crash needs another tvm-ffi; here the pinned one must be installed and must not crash."""
     assert installed("apache-tvm-ffi") == pins()["apache-tvm-ffi"]
-    done = python("-m", "chapters.kit.tensorize_probe")
+    done = run_python("-m", "chapters.kit.tensorize_probe")
     assert (done.returncode, done.stdout.strip()) == (0, "tensorized")
 
 
 def check_recursion(entry: Entry, folder: Path) -> None:
     """The error is raised, or ends the process while it unwinds; the checks stop such a recursion long before."""
-    done = script(folder, *entry.blocks)
+    done = run_script(folder, *entry.blocks)
     said = done.stdout + done.stderr
     if done.returncode == 1:
         assert re.search(entry.pattern, said), said
@@ -146,8 +146,8 @@ def check_unaligned(entry: Entry, folder: Path) -> None:
     if platform.machine().lower() not in ("x86_64", "amd64"):
         pytest.skip("whether an unaligned access faults depends on the processor; seen on x86-64")
     cause, cure = entry.blocks
-    died = script(folder, cause)
-    lived = script(folder, cause.rsplit("double(", 1)[0], cure)
+    died = run_script(folder, cause)
+    lived = run_script(folder, cause.rsplit("double(", 1)[0], cure)
     assert lived.returncode == 0, lived.stderr
     if sys.platform == "win32":
         assert died.returncode == 0xC0000005
@@ -162,22 +162,22 @@ def check_cuda(entry: Entry, folder: Path) -> None:
     if machine.cuda_state()[0] not in ("not loaded", "no library"):
         pytest.skip("TVM's CUDA runtime is loaded on this machine")
     cause, doctor = entry.blocks
-    failed = script(folder, cause)
+    failed = run_script(folder, cause)
     words = [line for line in failed.stderr.splitlines() if re.search(r"\w", line)]
     assert failed.returncode == 1 and re.search(entry.pattern, words[-1]), words
-    assert script(folder, doctor).returncode == 0
+    assert run_script(folder, doctor).returncode == 0
 
 
 def check_silent_cuda(entry: Entry, folder: Path) -> None:
     if machine.cuda_state()[0] == "gpu":
         pytest.skip("this machine has a CUDA GPU that TVM finds")
-    done = script(folder, *entry.blocks)
+    done = run_script(folder, *entry.blocks)
     assert done.returncode == 0, done.stderr
 
 
 def check_whose_code(entry: Entry, folder: Path) -> None:
     """A run on the reference says so."""
-    done = python("-m", "pytest", "--collect-only", "solutions/ch00_first_module")
+    done = run_python("-m", "pytest", "--collect-only", "solutions/ch00_first_module")
     assert "REFERENCE" in done.stdout and "`pytest chapters/`" in done.stdout, done.stdout
 
 

@@ -22,8 +22,8 @@ from chapters.kit.emulator.wgsl_on_vulkan import run_wgsl
 from chapters.kit.gpu.launches import HostProgram
 from chapters.runner.course import ROOT
 from docs.pages import browser_kernel
-from docs.pages.browser_kernel import FAULTS, ROWS, BrowserKernel, description
-from tests.website.conftest import no_browser
+from docs.pages.browser_kernel import FAULTS, ROWS, BrowserKernel, describe_kernels
+from tests.website.conftest import explain_missing_browser
 
 HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>A kernel</title>'
@@ -45,10 +45,10 @@ def test_a_fault_that_finds_no_place_is_an_error():
 @pytest.mark.parametrize("which", range(2), ids=["float32", "float16"])
 def test_only_what_tvm_wrote_is_right_on_vulkan(which, number):
     """The same texts on a device that also has float16, which a browser without a GPU lacks."""
-    facts = description()["kernels"][which]
+    facts = describe_kernels()["kernels"][which]
     if reason := wgsl_on_vulkan.missing(facts["dtype"]):
         pytest.skip(reason)
-    program = HostProgram(browser_kernel.kernel_func(facts["dtype"]), browser_kernel.WEBGPU)
+    program = HostProgram(browser_kernel.make_kernel_func(facts["dtype"]), browser_kernel.WEBGPU)
     ((name, kernel),) = program.kernels.items()
     program.kernels[name] = dataclasses.replace(kernel, source=facts["texts"][number])
     arrays = inputs((3, 1, browser_kernel.HIDDEN_SIZE), facts["dtype"])
@@ -93,7 +93,7 @@ def opened(chromium, folder):
 @pytest.mark.skipif(not required(), reason=f"{REQUIRED} is not set")
 def test_what_is_required_is_here():
     """In CI a missing browser is an error, not a reason to skip tests."""
-    assert no_browser() == ""
+    assert explain_missing_browser() == ""
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +106,14 @@ def _choose(page, **choices: int) -> None:
         page.select_option(f"#webgpu-{name}", str(value))
 
 
-def _text(page, name: str) -> str:
+def _read_text(page, name: str) -> str:
     return page.text_content(f"#webgpu-{name}")
 
 
 def _run(page) -> str:
     page.click("#webgpu-run")
     page.wait_for_function("!document.getElementById('webgpu-run').disabled")
-    return _text(page, "verdict")
+    return _read_text(page, "verdict")
 
 
 def _replace(page, old: str, new: str) -> None:
@@ -124,7 +124,7 @@ def _replace(page, old: str, new: str) -> None:
 
 
 def test_what_tvm_wrote_is_right(page):
-    assert "swiftshader" in _text(page, "device").lower()
+    assert "swiftshader" in _read_text(page, "device").lower()
     _choose(page, dtype=0, fault=0, rows=0)
     assert _run(page).startswith(f"Right numbers: all {ROWS[0]} rows agree with float64.")
     row = page.locator("#webgpu-runs tbody tr").first.locator("td").all_text_contents()
@@ -134,7 +134,7 @@ def test_what_tvm_wrote_is_right(page):
 @pytest.mark.parametrize("number", range(1, len(FAULTS)), ids=lambda n: FAULTS[n].title)
 def test_every_fault_shows(page, number):
     _choose(page, dtype=0, fault=number, rows=0)
-    assert _text(page, "says") == FAULTS[number].says
+    assert _read_text(page, "says") == FAULTS[number].says
     said = _run(page)
     assert said.startswith("Wrong numbers: ") and f"of {ROWS[0]} rows differ" in said
 
@@ -152,7 +152,7 @@ def _draw(page, offs) -> None:
     )
 
 
-def _row(page) -> str:
+def _read_worst_row(page) -> str:
     """What the map says, without the list of wrong rows; the marked cell must be that of the row."""
     says = page.inner_text(f"{MAP} .row-map-where").rpartition(". Row ")[2].removeprefix("Row ")
     marked = page.locator(f"{MAP} .row-map-here")
@@ -170,9 +170,9 @@ def test_the_map_has_a_cell_per_row_and_marks_the_worst(page):
         assert page.get_attribute(f"{MAP} path.row-map-{name}", "d").count("M") == count
     assert page.locator(f"{MAP} li").all_inner_texts()[:2] == ["3 right", "2 off by up to 1 %"]
     assert page.inner_text(f"{MAP} .row-map-where").startswith("Wrong: rows 1, 3 to 5, 7 to 8. ")
-    assert _row(page) == "5 has elements that are not a number."
+    assert _read_worst_row(page) == "5 has elements that are not a number."
     _draw(page, [0, 0.3, 0.2])
-    assert _row(page) == "1 is off by up to 30.0 % of its largest value."
+    assert _read_worst_row(page) == "1 is off by up to 30.0 % of its largest value."
     assert page.locator(f"{MAP} li").all_inner_texts() == ["1 right", "2 off by up to 100 %"]
 
 
@@ -192,12 +192,12 @@ def test_a_run_draws_the_map_of_its_wrong_rows_and_a_right_one_none(page):
     assert page.is_hidden(MAP)
 
 
-def test_memory_that_webgpu_clears_hides_a_fault_without_rubbish(page):
-    """The sums are never stored: with cleared memory the norm is large, and with rubbish it is 0."""
+def test_memory_that_webgpu_clears_hides_a_fault_without_poison(page):
+    """The sums are never stored: with cleared memory the norm is large, and with poison it is 0."""
     _choose(page, dtype=0, fault=4, rows=0)
-    page.click("#webgpu-rubbish")
+    page.click("#webgpu-poison")
     without = _run(page)
-    page.click("#webgpu-rubbish")
+    page.click("#webgpu-poison")
     errors = [float(re.search(r"Largest error ([\d.e+]+) %", t)[1]) for t in (without, _run(page))]
     assert errors[0] > 1000 and 99 < errors[1] < 101
 
@@ -213,13 +213,13 @@ def test_a_missing_barrier_that_does_not_show_is_said_to_be_luck(opened):
 def test_an_error_of_the_compiler_leads_to_its_line(page):
     _choose(page, dtype=0, fault=0, rows=0)
     _replace(page, "var partial", "var rows ! partial")
-    assert _text(page, "says").startswith("Edited by you.")
+    assert _read_text(page, "says").startswith("Edited by you.")
     assert _run(page).startswith("The browser's compiler refuses this text.line ")
     page.click("#webgpu-verdict li button")
     selected = "(t => t.value.slice(t.selectionStart, t.selectionEnd))(document.activeElement)"
     assert "partial" in page.evaluate(selected)
     page.click("#webgpu-reset")
-    assert _text(page, "says") == FAULTS[0].says
+    assert _read_text(page, "says") == FAULTS[0].says
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ DEFINE = "Object.defineProperty"
 )
 def test_without_webgpu_one_sentence_says_so(opened, script, sentence):
     page = opened(f"<script>{script}</script>")
-    assert sentence in _text(page, "device")
+    assert sentence in _read_text(page, "device")
     assert page.is_disabled("#webgpu-run")
     assert "fn main_kernel(" in page.input_value("#webgpu-text")
 
@@ -280,39 +280,23 @@ def test_a_lost_device_is_told_and_opened_anew(opened):
     page.click("#webgpu-run")
     page.evaluate("lastDevice.destroy()")
     page.wait_for_function("!document.getElementById('webgpu-run').disabled")
-    assert _text(page, "verdict").startswith("The device was lost")
+    assert _read_text(page, "verdict").startswith("The device was lost")
     _choose(page, rows=0)
     assert _run(page).startswith("Right numbers")
-
-
-def test_halves_are_those_of_numpy(page):
-    every = np.arange(1 << 16, dtype="uint16").view("float16").astype("float64")
-    script = "Array.from({ length: 65536 }, (_, n) => String(kernelInBrowser.fromHalf(n)))"
-    values = page.evaluate(script)
-    found = np.array([float(v.replace("Infinity", "inf")) for v in values])
-    assert np.array_equal(found, every, equal_nan=True)
-    random = np.random.default_rng(0)
-    finite = np.sort(every[np.isfinite(every)])
-    ties = (finite[1:] + finite[:-1]) / 2  # halfway between neighbours: to the even one
-    numbers = [*ties[::37], *random.standard_normal(500), 65519.9, 65520.0, -1e9, 1e-9, 0.0]
-    given = page.evaluate(f"{json.dumps(numbers)}.map(kernelInBrowser.toHalf)")
-    with np.errstate(over="ignore"):
-        expected = np.array(numbers).astype("float16").view("uint16").tolist()
-    assert given == expected
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["float32", "float16"])
 def test_the_check_is_that_of_numpy(page, number):
     """Right results pass, and a result off by three times what is allowed in one element does not."""
-    kernel = description()["kernels"][number]
-    hidden, dtype = description()["hidden"], kernel["dtype"]
+    kernel = describe_kernels()["kernels"][number]
+    hidden, dtype = describe_kernels()["hidden"], kernel["dtype"]
     random = np.random.default_rng(number)
     x1, x2 = (random.standard_normal(2 * hidden).astype(dtype) for _ in "12")
     weight = random.standard_normal(hidden).astype(dtype)
     total = (x1 + x2).astype("float64")
     rows = total.reshape(2, hidden)
     mean = (rows**2).mean(-1, keepdims=True)
-    exact = rows / np.sqrt(mean + description()["epsilon"]) * weight.astype("float64")
+    exact = rows / np.sqrt(mean + describe_kernels()["epsilon"]) * weight.astype("float64")
     norm = exact.astype(dtype)
     off = norm.astype("float64")
     off[1, 5] += 3 * kernel["tolerance"] * np.abs(exact[1]).max()
