@@ -11,7 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.kit.bench.matmul_peers import checked, numbers, operands
+from chapters.kit.bench.operands import (
+    check_product,
+    draw_arrays,
+    draw_tensors,
+    in_numpy_memory,
+)
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import measure
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -19,8 +24,8 @@ from chapters.kit.draw.table import Table, duration
 
 N = K = 4096
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
-KERNELS = ("ours", "numpy_peer", "torch_peer", "bounds")
-TORCH = ("torch_peer",)  # may run in an interpreter without TVM
+KERNELS = ("ours", "numpy_baseline", "torch_baseline", "bounds")
+TORCH = ("torch_baseline",)  # may run in an interpreter without TVM
 # two layers of an ordinary shape, small enough to have random weights
 DECODER = LlamaConfig(
     hidden_size=1024,
@@ -62,7 +67,7 @@ def peak(seconds: dict[str, float], threads: int, bound: str = "multiply-add") -
     return 2 * MULTIPLY_ADDS * threads / seconds[bound]
 
 
-# --- peers: each runs in its own process --------------------------------------------------------------
+# --- candidates: each runs in its own process -----------------------------------------------------
 
 
 def _kernel(rows: int, n: int, k: int):
@@ -85,36 +90,35 @@ def ours(rows, n, k, threads, seed):
 
     target = llvm_host()["target"]
     kernel = tvm.compile(earlier(5).schedule(_kernel(rows, n, k), target), target=target)["main"]
-    x, w, tensors = operands(rows, n, k, seed)
+    x, w, tensors = draw_tensors(rows, n, k, seed)
     kernel(*tensors)
-    return {"ours": (lambda: kernel(*tensors), checked(tensors[-1].numpy(), x, w))}
+    return {"ours": (lambda: kernel(*tensors), check_product(tensors[-1].numpy(), x, w))}
 
 
-def numpy_peer(rows, n, k, threads, seed):
-    x, w = numbers(rows, n, k, seed)
+def numpy_baseline(rows, n, k, threads, seed):
+    x, w = draw_arrays(seed, (rows, k), (n, k))
     out = np.empty((rows, n), "float32")
     np.matmul(x, w.T, out=out)
-    return {"NumPy": (lambda: np.matmul(x, w.T, out=out), checked(out, x, w))}
+    return {"NumPy": (lambda: np.matmul(x, w.T, out=out), check_product(out, x, w))}
 
 
-def torch_peer(rows, n, k, threads, seed):
+def torch_baseline(rows, n, k, threads, seed):
     import torch
 
     torch.set_num_threads(threads)
-    x, w = map(torch.from_numpy, numbers(rows, n, k, seed))
+    x, w = map(torch.from_numpy, draw_arrays(seed, (rows, k), (n, k)))
     linear = torch.nn.functional.linear
 
     def call():
         with torch.inference_mode():
             return linear(x, w)
 
-    return {"PyTorch": (call, checked(call().numpy(), x.numpy(), w.numpy()))}
+    return {"PyTorch": (call, check_product(call().numpy(), x.numpy(), w.numpy()))}
 
 
 def bounds(rows, n, k, threads, seed):
     """Kernels that do a part of the work: read w; multiply and add in registers; compute the tile, if there is one."""
     from chapters.kit.bench.cpu_bounds import multiply_add, multiply_tile, read_matrix
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cpu.matmul_tile import has_few_rows, matmul_tile
     from chapters.kit.machine import llvm_host
 
@@ -180,7 +184,7 @@ def _one_token(generator):
 
 
 def kernel_table(measured: dict) -> Table:
-    """GFLOP/s by number of rows, the peers' times relative to ours, and shares of the nearer bound and of the tile."""
+    """GFLOP/s by number of rows, the baselines' times over ours, and shares of the nearer bound and of the tile."""
     rows = []
     size = measured["n"] * measured["k"]
     for threads, by_rows in measured["threads"].items():

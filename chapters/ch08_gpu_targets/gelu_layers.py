@@ -1,4 +1,4 @@
-"""A linear layer with bias and GELU on a GPU: the chapter's fused kernels and their peers, for `bench 8`."""
+"""A linear layer with bias and GELU on a GPU: the chapter's fused kernels and baselines, for `bench 8`."""
 
 from __future__ import annotations
 

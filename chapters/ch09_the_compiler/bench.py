@@ -18,13 +18,14 @@ import numpy as np
 
 from chapters.ch09_the_compiler import bench_epilogues
 from chapters.ch09_the_compiler.decoder_inputs import checked, read_inputs, write_inputs
+from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import Peer, compare
+from chapters.kit.bench.timing import Candidate, compare
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.measure.scoreboard import size
 
 TORCH = "chapters.ch09_the_compiler.torch_decoder"
-TORCH_PEERS = ("torch_peer", "torch_compile_peer")
+TORCH_BASELINES = ("torch_baseline", "torch_compile_baseline")
 PIPELINES = ("TVM's default", "TVM's zero, default", "fusion_by_hand")
 NAMES = (*PIPELINES, "PyTorch", "torch.compile")
 FUNCTIONS = ("prefill", "decode")
@@ -53,9 +54,15 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             config = replace(config_of(name), context_window_size=WINDOW)
             path = str(write_inputs(Path(folder), config, PROMPTS[name], threads))
             given = {"config": name, "path": path}
-            peers = [Peer(__name__, "tvm_peer", {"name": by, **given}) for by in PIPELINES]
-            peers += [Peer(TORCH, by, {"path": path}, needs=("torch",)) for by in TORCH_PEERS]
-            timings, missing = compare(peers, threads=threads, rounds=3 if quick else ROUNDS[name])
+            candidates = [
+                Candidate(__name__, "tvm_pipeline", {"name": by, **given}) for by in PIPELINES
+            ]
+            candidates += [
+                Candidate(TORCH, by, {"path": path}, needs=("torch",)) for by in TORCH_BASELINES
+            ]
+            timings, missing = compare(
+                candidates, threads=threads, rounds=3 if quick else ROUNDS[name]
+            )
         measured[name] = {
             "seconds": {key: timing.seconds for key, timing in timings.items()},
             "errors": {key: timing.error for key, timing in timings.items()},
@@ -90,7 +97,7 @@ def show_results(name: str) -> SourcedTable:
     return sourced_table(load("ch09_decoder"), 9, lambda measured: table_of(measured[name]))
 
 
-# --- peers: each runs in its own process ----------------------------------------------------------------
+# --- candidates: each runs in its own process -----------------------------------------------------
 
 
 def known(config) -> dict:
@@ -114,11 +121,10 @@ def _pipeline(name: str, target, config):
     return tvm.transform.Sequential([relax.get_pipeline("zero"), default])
 
 
-def tvm_peer(name: str, config: str, path: str) -> dict:
+def tvm_pipeline(name: str, config: str, path: str) -> dict:
     """The decoder, compiled with the pipeline `name`; ours is the learner's if it passes its checks."""
     import tvm
 
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.decoder.llama_generator import Generator
     from chapters.kit.machine import llvm_host
 

@@ -1,4 +1,4 @@
-"""The decoder once more, in PyTorch: a peer of `python -m chapters bench 9`, eager and through torch.compile.
+"""The decoder once more, in PyTorch: a baseline of `python -m chapters bench 9`, eager and through torch.compile.
 
 It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in what it imports needs TVM.
 """
@@ -72,12 +72,12 @@ class Decoder:
         return self._linear(out[0].transpose(0, 1).flatten(1), f"{name}.o_proj")
 
 
-def torch_peer(path: str) -> dict[str, tuple]:
+def torch_baseline(path: str) -> dict[str, tuple]:
     """A prefill and a decode step, operator by operator, on the inputs that the bench wrote."""
     return _measured(path, "PyTorch", lambda forward: forward)
 
 
-def torch_compile_peer(path: str) -> dict[str, tuple]:
+def torch_compile_baseline(path: str) -> dict[str, tuple]:
     """The same through torch.compile."""
     return _measured(path, "torch.compile", functools.partial(torch.compile, dynamic=False))
 

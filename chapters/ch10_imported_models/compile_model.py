@@ -24,7 +24,13 @@ from tvm import relax, tirx
 from tvm.ir.transform import Pass
 
 from chapters.ch09_the_compiler.trace import whose_code
-from chapters.kit.bench.timing import Peer, PeerFailed, Timing, compare, compiled_by_torch
+from chapters.kit.bench.timing import (
+    Candidate,
+    CandidateFailed,
+    Timing,
+    compare,
+    compiled_by_torch,
+)
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.machine import llvm_host
@@ -61,7 +67,7 @@ WHERE_TO_LOOK = (
 )
 ROUNDS = 5
 OURS = 10  # the number of this chapter
-HERE = "chapters.ch10_imported_models.compile_model"  # the name for peers; run as a program, this file is __main__
+HERE = "chapters.ch10_imported_models.compile_model"  # the name for candidates; run as a program, this file is __main__
 # the phases that make the kernels and schedule them
 KERNELS = ("attach", "graph and lower", "schedule")
 
@@ -81,7 +87,7 @@ def main() -> int:
     except WrongNumbers as reason:
         print(reason)
         return 1
-    except PeerFailed as reason:
+    except CandidateFailed as reason:
         print(f"\nThe times could not be measured: {str(reason).strip().splitlines()[-1]}")
         return 1
     return 0
@@ -304,7 +310,7 @@ def _error(number: int, mine: np.ndarray, theirs: np.ndarray, allowed: float) ->
     return error
 
 
-# --- times: each peer loads the model in its own process --------------------------------------------
+# --- times: each candidate loads the model in its own process -------------------------------------
 
 
 def times(name: str) -> Table:
@@ -320,8 +326,9 @@ def times(name: str) -> Table:
 def timed(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing], list[str]]:
     """({who ran the model: its Timing}, a sentence for each who could not)."""
     given = {"name": name, "folder": os.getcwd()}
-    peers = [Peer(HERE, peer, given) for peer in ("tvm_peer", "torch_peer", "torch_compile_peer")]
-    return compare(peers, threads=threads, rounds=rounds)
+    functions = ("tvm_pipeline", "torch_baseline", "torch_compile_baseline")
+    candidates = [Candidate(HERE, function, given) for function in functions]
+    return compare(candidates, threads=threads, rounds=rounds)
 
 
 def graphs_of(name: str) -> tuple:
@@ -339,7 +346,7 @@ def error_of(name: str) -> float:
     return largest_error(found, outputs_of(model, inputs), tolerance(mod))
 
 
-def tvm_peer(name: str, folder: str) -> dict:
+def tvm_pipeline(name: str, folder: str) -> dict:
     """The model in canonical form, compiled by chapter 9's pipeline."""
     os.chdir(folder)
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
@@ -357,13 +364,13 @@ def tvm_peer(name: str, folder: str) -> dict:
     return {key: (partial(compiled(mod), *tensors), None) for key, mod in mods.items()}
 
 
-def torch_peer(name: str, folder: str) -> dict:
+def torch_baseline(name: str, folder: str) -> dict:
     """The model as PyTorch runs it, operator by operator."""
     os.chdir(folder)
     return {"PyTorch": (_torch_call(*load(name)), None)}
 
 
-def torch_compile_peer(name: str, folder: str) -> dict:
+def torch_compile_baseline(name: str, folder: str) -> dict:
     """The model through torch.compile, which needs a C++ compiler."""
     import torch
 

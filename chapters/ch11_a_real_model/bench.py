@@ -43,13 +43,13 @@ from chapters.ch11_a_real_model.bench_inputs import (
 )
 from chapters.child import ROOT
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import Peer, Timing, compare
+from chapters.kit.bench.timing import Candidate, Timing, compare
 from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import peer_python, physical_cores
 
-TORCH = "chapters.ch11_a_real_model.transformers_peer"
-LLAMA_CPP_PEER = "chapters.ch11_a_real_model.llama_cpp_peer"
+TORCH = "chapters.ch11_a_real_model.transformers_baseline"
+LLAMA_CPP_MODULE = "chapters.ch11_a_real_model.llama_cpp_baseline"
 ROUNDS, QUICK_ROUNDS = 15, 3
 TABLES = ("decoder", "first token", "step", "kernels", "perplexity")  # what `show_results` knows
 
@@ -69,7 +69,9 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
         by_threads, missing = {}, {}
         for threads in sorted({1, physical_cores()}):
             rounds = QUICK_ROUNDS if quick else ROUNDS
-            timings, lacking = compare(peers(path, threads), threads=threads, rounds=rounds)
+            timings, lacking = compare(
+                list_candidates(path, threads), threads=threads, rounds=rounds
+            )
             missing |= dict.fromkeys(lacking)
             by_threads[str(threads)] = of_threads(timings, nbytes[FILE])
         for reason in missing:
@@ -89,21 +91,21 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     return {"ch11_chat": measured}
 
 
-def peers(path: str, threads: int) -> list[Peer]:
+def list_candidates(path: str, threads: int) -> list[Candidate]:
     """Everything that is measured with `threads` threads."""
     given = {"path": path, "threads": threads}
     models = read_facts(path)["models"]
-    found = [Peer(bench_inputs.__name__, "reading", {"path": path})]
+    found = [Candidate(bench_inputs.__name__, "reading", {"path": path})]
     for name, (weights, _) in OUR_VARIANTS.items():
         if weights in models:
-            found.append(Peer(__name__, "ours", {"name": name, "path": path}))
+            found.append(Candidate(__name__, "ours", {"name": name, "path": path}))
     for name, (weights, _) in LLAMA_CPP_VARIANTS.items():
         if weights in models:
             asked = {"name": name, **given}
-            found.append(Peer(LLAMA_CPP_PEER, "llama_cpp_peer", asked, ("llama_cpp",)))
+            found.append(Candidate(LLAMA_CPP_MODULE, "llama_cpp_baseline", asked, ("llama_cpp",)))
     for name in TORCH_NAMES:
         needs = ("torch", "transformers", *(["torchao"] if NAMES[name] == INT8 else []))
-        found.append(Peer(TORCH, "transformers_peer", {"name": name, **given}, needs))
+        found.append(Candidate(TORCH, "transformers_baseline", {"name": name, **given}, needs))
     return found
 
 
@@ -121,15 +123,15 @@ def ours(name: str, path: str) -> dict:
 def stored_as_q4_0(model: Path, folder: Path) -> Path | None:
     """The weights of `model` in a file that llama.cpp wrote into `folder`; None without llama.cpp."""
     target = folder / "Q4_0.gguf"
-    asked = [peer_python(), "-m", LLAMA_CPP_PEER, str(model), str(target)]
-    with contextlib.suppress(OSError):  # that interpreter is not there: a peer will say so
+    asked = [peer_python(), "-m", LLAMA_CPP_MODULE, str(model), str(target)]
+    with contextlib.suppress(OSError):  # that interpreter is not there: its baseline will say so
         subprocess.run(asked, cwd=ROOT, capture_output=True, check=False)
     return target if target.exists() else None
 
 
 def builds() -> dict[str, str]:
     """How the libraries that we compare with were built, in their own words; empty without them."""
-    asked = [peer_python(), "-m", LLAMA_CPP_PEER]
+    asked = [peer_python(), "-m", LLAMA_CPP_MODULE]
     with contextlib.suppress(OSError):
         done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
         if not done.returncode:

@@ -20,7 +20,7 @@ from chapters.child import ROOT
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.table import Table
 
-if TYPE_CHECKING:  # these need TVM, and the peers of the bench import this without it
+if TYPE_CHECKING:  # these need TVM, and the candidates of the bench import this without it
     from chapters.kit.chat.weights import Weights
     from chapters.kit.decoder.llama_config import LlamaConfig
 

@@ -37,7 +37,7 @@ OURS = "fusion_by_hand"
 
 
 def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) -> dict[str, float]:
-    """Seconds of each runtime, the median of several processes; a peer that cannot start is left out.
+    """Seconds of each runtime, the median of several processes; a runtime that cannot start is left out.
 
     path: the bench's inputs. Raises ValueError if a process gives an unlikely token, or ours does not start.
     """
@@ -109,11 +109,13 @@ def main() -> None:
     if name == OURS:
         logits = chat_model(path, exact=False).feed(tokens)
     else:
-        from chapters.ch11_a_real_model import llama_cpp_peer as peer
+        from chapters.ch11_a_real_model import llama_cpp_baseline
 
         file = facts["models"][NAMES[name]]
         window = facts["config"]["context_window_size"]
-        logits = peer.Context(peer.load(file), window, int(threads)).feed(tokens, 0)
+        logits = llama_cpp_baseline.Context(
+            llama_cpp_baseline.load(file), window, int(threads)
+        ).feed(tokens, 0)
     print(int(logits.argmax()), flush=True)
 
 

@@ -208,7 +208,7 @@ def test_without_llama_cpp_nothing_is_stored_anew_and_no_peer_reads_it(
 ):
     monkeypatch.setenv("FUSION_PEER_PYTHON", "/no/such/python")
     assert bench.stored_as_q4_0(tmp_path / "model.gguf", tmp_path) is None
-    found = [peer.arguments.get("name") for peer in bench.peers(inputs[0], threads=1)]
+    found = [one.arguments.get("name") for one in bench.list_candidates(inputs[0], 1)]
     assert found.count("llama.cpp") == 1 and not any("Q4_0" in (name or "") for name in found)
 
 

@@ -16,7 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.kit.bench.numpy_memory import in_numpy_memory
+from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.cpu.matmul_tile import SIDE_BY_SIDE
 from chapters.kit.cpu.vector_registers import vector_registers
 

@@ -164,8 +164,8 @@ def points_of(name: str, results: dict) -> list[Point]:
     ours, unfused = norm if name == "ch08_norm" else linear
     points = []
     for case in results["measured"]["cases"]:
-        peers = [n for n in case["seconds"] if n not in (*ours, *unfused, COPY)]
-        for group, names in (("ours", ours), ("best library", peers), ("not fused", unfused)):
+        libraries = [n for n in case["seconds"] if n not in (*ours, *unfused, COPY)]
+        for group, names in (("ours", ours), ("best library", libraries), ("not fused", unfused)):
             best = best_of(case["seconds"], names)
             if best:
                 moved = case["bytes"] if "shape" in case else case["bytes"][best[0]]

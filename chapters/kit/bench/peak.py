@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from chapters.kit.bench.cpu_bounds import MULTIPLY_ADDS, multiply_add
-from chapters.kit.bench.numpy_memory import in_numpy_memory
+from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.bench.results import save
 from chapters.kit.machine import llvm_host
 

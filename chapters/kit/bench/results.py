@@ -25,7 +25,7 @@ from chapters.kit.kept_files import json_text
 from chapters.kit.machine import cpu_name, nvidia_gpu, peer_python, versions
 
 PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "triton", "flashinfer-python", "quack-kernels")
-# peers, in the interpreter that has them
+# baselines, in the interpreter that has them
 ELSEWHERE = ("torch", "torchao", "transformers", "llama-cpp-python")
 ASK = "import json, sys; from chapters.kit.machine import versions; print(json.dumps(versions(*sys.argv[1:])))"
 FOLDER = ROOT / "docs" / "results"

@@ -1,4 +1,4 @@
-"""Transformers' Llama with the file's weights in PyTorch's formats: a peer of `python -m chapters bench 11`.
+"""Transformers' Llama with the file's weights in PyTorch's formats: a baseline of `python -m chapters bench 11`.
 
 It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in what it imports needs TVM.
 """
@@ -95,7 +95,7 @@ class AllLogits:
         return self.model(input_ids=torch.tensor([tokens])).logits[0].float().numpy()
 
 
-def transformers_peer(name: str, path: str, threads: int) -> dict[str, tuple]:
+def transformers_baseline(name: str, path: str, threads: int) -> dict[str, tuple]:
     """A prefill and a decode step of the runtime `name` of NAMES: operator by operator, or through torch.compile.
 
     torch.compile may take the weights as constants, and store them as its kernels read them.
