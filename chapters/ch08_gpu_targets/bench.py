@@ -103,9 +103,8 @@ def _measure(name: str, case, quick: bool, say) -> dict:
         return norm.measure(*case, IMPLEMENTATIONS, **about)
     if name == "ch08_gelu":
         from chapters.ch08_gpu_targets import gelu_layers
-        from chapters.kit.bench import gpu_gelu_bench
 
-        return gpu_gelu_bench.measure(case, gelu_layers.IMPLEMENTATIONS, **about)
+        return gelu_layers.measure(case, gelu_layers.IMPLEMENTATIONS, **about)
     if name == "ch08_steps":
         return linear.measure(case, steps(case), **about)
     kernels = kernels_for(case)
@@ -172,9 +171,6 @@ def _multiprocessors() -> int:
     from chapters.kit.gpu.wgmma_tile import MULTIPROCESSORS
 
     return tvm.cuda(0).multi_processor_count if tvm.cuda(0).exist else MULTIPROCESSORS
-
-
-BY_TVM = ("dlight",)  # the kernels that TVM's own rules schedule
 
 
 def kernels_for(layer: Layer) -> dict[str, Callable]:

@@ -1,16 +1,23 @@
-"""A linear layer with bias and GELU on a GPU: the chapter's fused kernels and baselines, for `bench 8`."""
+"""A linear layer with bias and GELU on a GPU, for `bench 8`: the fused kernels, baselines, and the measurement.
+
+x (m, k), w (n, k) and bias (n,) give gelu(x @ w.T + bias), rounded to the dtype of x. GELU is the exact one, with erf.
+Every implementation is a function of (x, w, bias) that returns (call, result), as in gpu_linear_bench.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.script import tirx as T
 
-from chapters.kit.bench import gpu_gelu_bench, gpu_linear_bench
-from chapters.kit.bench.gpu_clock import returned, shared_bytes
+from chapters.kit.bench import gpu_linear_bench
+from chapters.kit.bench.gpu_clock import Call, measure_case, returned, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
+from chapters.kit.bench.gpu_results import EAGER_GELU
 from chapters.kit.gpu import mma, wgmma
 
 
@@ -55,9 +62,52 @@ def by_triton(x, w, bias):
     return returned(lambda: linear_gelu(x, w, bias))
 
 
+def eager(x, w, bias):
+    """PyTorch, operator by operator: the library's product with the bias in its epilogue, then GELU."""
+    from torch.nn import functional
+
+    return returned(lambda: functional.gelu(functional.linear(x, w, bias)))
+
+
+def compiled_by_torch(x, w, bias):
+    """PyTorch's own compiler, with all its tuning except CUDA graphs: it may choose a template that holds the GELU."""
+    import torch
+    from torch.nn import functional
+
+    @torch.compile(mode="max-autotune-no-cudagraphs", dynamic=False)
+    def both(x, w, bias):
+        return functional.gelu(functional.linear(x, w, bias))
+
+    return returned(lambda: both(x, w, bias))
+
+
 IMPLEMENTATIONS = {
     "mma.sync": by_kernel(kernel),
     "wgmma": by_kernel(hopper_kernel),
     "Triton": by_triton,
-    **gpu_gelu_bench.LIBRARIES,
+    EAGER_GELU: eager,
+    "torch.compile": compiled_by_torch,
 }
+
+
+def measure(
+    layer: Layer,
+    implementations: Mapping[str, Callable],
+    *,
+    quick: bool,
+    say: Callable[[str], None],
+    device: str = "cuda",
+) -> dict:
+    """One case of the results file: the times of every implementation that is installed and right."""
+    from torch.nn import functional
+
+    tensors = gpu_linear_bench.draw(layer, device)
+
+    def made(make: Callable) -> tuple[Call, float]:
+        call, result = make(*tensors)
+        return call, gpu_linear_bench.checked(call, result, *tensors, functional.gelu)
+
+    makers = {name: functools.partial(made, make) for name, make in implementations.items()}
+    _, case = measure_case(makers, quick, say)
+    moved = layer.bytes_moved(layer.dtype)
+    return {**asdict(layer), "operations": layer.operations, "bytes": moved, **case}

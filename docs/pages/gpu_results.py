@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from chapters.kit.bench import gpu_results as tables
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
-from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
 from chapters.kit.bench.results import Several, SourcedTable, not_yet
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, si
@@ -131,8 +130,8 @@ def gelu_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
             f"{_verdict([case], tables.LINEAR_OURS)}"
         )
         title = f"Linear and GELU, {tables.layer_text(case)}, in {case['dtype']}"
-        caption = f"All but “{EAGER_GELU}” may use one kernel for both."
-        table = tables.linear_table([case], EAGER_GELU)
+        caption = f"All but “{tables.EAGER_GELU}” may use one kernel for both."
+        table = tables.linear_table([case], tables.EAGER_GELU)
         figures.append(bars(drawn, "less is better", title, caption, table, claim=claim))
     return figures
 

@@ -13,7 +13,7 @@ import pytest
 from chapters.ch08_gpu_targets import gelu_layers
 from chapters.ch08_gpu_targets import other_compilers as others
 from chapters.checking.gpu_kernels import arrays, exact
-from chapters.kit.bench import gpu_gelu_bench, gpu_linear_bench
+from chapters.kit.bench import gpu_linear_bench
 from chapters.kit.bench.gpu_clock import WrongNumbersError
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.results import load
@@ -28,13 +28,14 @@ INTERPRETED = """
 import torch
 from chapters.ch04_add_rms_norm.triton_add_norm import add_norm
 from chapters.ch08_gpu_targets.triton_linear_gelu import linear_gelu
-from chapters.kit.bench import gpu_gelu_bench, gpu_linear_bench, gpu_norm_bench
+from chapters.kit.bench import gpu_linear_bench, gpu_norm_bench
 
 for dtype in ("float16", "float32"):
     for sizes in ((33, 48, 80), (64, 64, 64), (1, 96, 32)):
         operands = gpu_linear_bench.draw(gpu_linear_bench.Layer(*sizes, dtype), "cpu")
         result = linear_gelu(*operands, {"M": 32, "N": 32, "K": 32, "GROUP": 2})
-        assert gpu_gelu_bench.error(result, *operands) < gpu_linear_bench.TOLERANCE[dtype]
+        error = gpu_linear_bench.error(result, *operands, torch.nn.functional.gelu)
+        assert error < gpu_linear_bench.TOLERANCE[dtype]
     given = gpu_norm_bench.draw((4, 1, 300), dtype, "cpu")
     error = gpu_norm_bench.error(*add_norm(*given, gpu_norm_bench.EPSILON), *given)
     assert error < gpu_norm_bench.TOLERANCE[dtype]
@@ -71,12 +72,12 @@ def test_the_triton_kernels_give_the_same_in_its_interpreter():
 def test_peers_are_compared_with_float64():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     operands = gpu_linear_bench.draw(Layer(70, 48, 64, "float16"), "cpu")
-    call, result = gpu_gelu_bench.eager(*operands)
+    call, result = gelu_layers.eager(*operands)
     check = gpu_linear_bench.checked
-    assert 0 < check(call, result, *operands, gpu_gelu_bench.error) < 1e-3
+    assert 0 < check(call, result, *operands, torch.nn.functional.gelu) < 1e-3
     without = torch.nn.functional.linear(*operands)
     with pytest.raises(WrongNumbersError, match="off by"):
-        check(lambda: None, lambda: without, *operands, gpu_gelu_bench.error)
+        check(lambda: None, lambda: without, *operands, torch.nn.functional.gelu)
 
 
 def test_peers_that_are_not_installed_are_named(monkeypatch):

@@ -15,7 +15,6 @@ from chapters.ch08_gpu_targets import bench, gelu_layers
 from chapters.kit import machine
 from chapters.kit.bench import (
     gpu_clock,
-    gpu_gelu_bench,
     gpu_linear_bench,
     gpu_norm_bench,
     gpu_results,
@@ -258,7 +257,7 @@ def cuda_stand_in(torch, monkeypatch):
     monkeypatch.setattr(bench, "DEVICE", "cpu")
     monkeypatch.setattr(bench, "missing", str)
     monkeypatch.setitem(gpu_norms.IMPLEMENTATIONS, "torch.compile", gpu_norm_bench.eager)
-    monkeypatch.setitem(gelu_layers.IMPLEMENTATIONS, "torch.compile", gpu_gelu_bench.eager)
+    monkeypatch.setitem(gelu_layers.IMPLEMENTATIONS, "torch.compile", gelu_layers.eager)
 
 
 def absent_kernel():
@@ -288,7 +287,7 @@ def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, folder, monkeypatc
     linear = found["ch08_linear"]["cases"][0]
     assert gpu_results.LINEAR in linear["seconds"] and "no kernel" in linear["missing"]["decode"]
     gelu = found["ch08_gelu"]["cases"][0]
-    assert {gpu_gelu_bench.EAGER, "torch.compile"} <= set(gelu["seconds"])
+    assert {gpu_results.EAGER_GELU, "torch.compile"} <= set(gelu["seconds"])
     assert set(gelu["seconds"]) | set(gelu["missing"]) == set(gelu_layers.IMPLEMENTATIONS)
     for name in bench.TABLES:
         assert "<table" in bench.show_results(name)._repr_html_()
@@ -325,7 +324,7 @@ def test_layer_kernels_become_one_cuda_kernel_each(layer):
     kernels = {**(bench.steps(layer) if layer.m > 1 else {}), **bench.kernels_for(layer)}
     assert set(kernels) & set(gpu_results.LINEAR_OURS)
     for name, make in kernels.items():
-        if name in bench.BY_TVM:
+        if name == "dlight":
             continue  # importing the rules takes half a minute
         func = make()
         shapes = [shape for shape, _ in signature(func)]
@@ -353,7 +352,7 @@ def made_up() -> dict[str, dict]:
     layer |= {"errors": {}, "missing": {}}
     linear = {"ceilings": ceilings, "cases": [layer], "skipped": []}
     norms = {"ceilings": ceilings, "cases": [norm], "skipped": ["float16, (8192, 8192)"]}
-    names = {gpu_gelu_bench.EAGER: 2e-4, "mma.sync": 1e-4, "Triton": 1e-4}
+    names = {gpu_results.EAGER_GELU: 2e-4, "mma.sync": 1e-4, "Triton": 1e-4}
     gelu = {**linear, "cases": [{**layer, "bytes": 10**8, "seconds": times(**names)}]}
     return {"ch08_norm": norms, "ch08_linear": linear, "ch08_steps": linear, "ch08_gelu": gelu}
 
@@ -456,7 +455,7 @@ def test_norms_and_gelu_name_winners_and_losers():
         "Add and RMSNorm of (8,\u00a08) in float16, as shares of the speed of a copy of as many bytes: "
         "wide_kernel 90%, Triton 60%. This course is ahead of all others by 50%."
     )
-    gelu = timed({gpu_gelu_bench.EAGER: 1.0, "wgmma": 1.05, "Triton": 2.0}, m=8, n=8, k=8)
+    gelu = timed({gpu_results.EAGER_GELU: 1.0, "wgmma": 1.05, "Triton": 2.0}, m=8, n=8, k=8)
     (figure,) = gpu_page.gelu_figures([gelu], {})
     assert figure.claim == (
         "A linear layer and GELU in float16: PyTorch's linear, then gelu 1 s; wgmma 1.05 s; Triton 2 s. “PyTorch's "

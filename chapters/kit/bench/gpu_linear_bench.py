@@ -84,14 +84,16 @@ def compared_rows(x):
 
 
 def checked(
-    call: Callable[[], object], result: Callable[[], object], x, w, bias, off: Callable = error
+    call: Callable[[], object],
+    result: Callable[[], object],
+    x,
+    w,
+    bias,
+    after: Callable | None = None,
 ) -> float:
-    """The error of one call; raises WrongNumbersError if it is above the tolerance of the result's dtype.
-
-    off: the error of (result, x, w, bias).
-    """
+    """The `error` of one call; raises WrongNumbersError if it is above the tolerance of the result's dtype."""
     call()
-    found = off(result(), x, w, bias)
+    found = error(result(), x, w, bias, after)
     dtype = str(result().dtype).removeprefix("torch.")
     if not found <= TOLERANCE[dtype]:
         allowed = f"{TOLERANCE[dtype]:.1e} is allowed for {dtype}"
