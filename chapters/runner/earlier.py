@@ -142,7 +142,7 @@ def whose(number: int) -> str:
     from chapters.runner.course import chapter
 
     others = [e.id for e in chapter(number).exercises if e.id not in passed]
-    return f"{YOURS} but for {_and(others)}" if others else YOURS
+    return f"{YOURS} but for {join_with_and(others)}" if others else YOURS
 
 
 def whose_answers(exercises: Iterable[str]) -> str:
@@ -160,11 +160,11 @@ def whose_is_run(numbers: Iterable[int]) -> str:
     if set(found.values()) == {YOURS}:
         return "All the code is yours."
     partly = [said.removeprefix(f"{YOURS} but for ") for said in mine.values() if said != YOURS]
-    but = f", but for {_and(partly)}" if partly else ""
+    but = f", but for {join_with_and(partly)}" if partly else ""
     rest = "" if len(mine) == len(found) else "; the other chapters' is the reference's"
-    return f"The code of chapter{'s' * (len(mine) > 1)} {_and(map(str, mine))} is yours{but}{rest}."
+    return f"The code of chapter{'s' * (len(mine) > 1)} {join_with_and(map(str, mine))} is yours{but}{rest}."
 
 
-def _and(names: Iterable[str]) -> str:
+def join_with_and(names: Iterable[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

@@ -13,7 +13,8 @@ from chapters.runner.course import Chapter, Exercise
 from chapters.runner.engine import Engine, Outcome, overall
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun
-from chapters.runner.states import digest, record_state
+from chapters.runner.regions import file_fingerprint
+from chapters.runner.states import record_state
 from chapters.runner.terminal import relative
 
 
@@ -38,7 +39,7 @@ class ExerciseReport:
         self.is_untouched = exercise.id in not_begun(chapter, answer)
         self.outcomes: list[Outcome] = []
         self.state, self.record_error = "todo", ""
-        self._digest = digest(chapter, exercise.id)
+        self._fingerprint = file_fingerprint(chapter.stub, exercise.id)
         runs = run_untouched or not self.is_untouched
         self._running = engine.submit(chapter, exercise, answer) if runs else None
 
@@ -67,7 +68,7 @@ class ExerciseReport:
     def _record(self) -> None:
         known = "todo" if self.is_untouched or self.state == "waits" else self.state
         try:
-            about = self.chapter, self.exercise.id, known, self._digest
+            about = self.chapter, self.exercise.id, known, self._fingerprint
             if not record_state(*about, self.outcomes) and self.outcomes:
                 self._end(
                     "unable",

@@ -79,20 +79,14 @@ def not_begun(chapter: Chapter, path: Path) -> set[str]:
     """`untouched` for the learner's file of `chapter`; the empty set for any other file and for a missing one."""
     if Path(path) != chapter.stub or not chapter.stub.exists():
         return set()
-    return untouched(chapter, chapter.stub.read_text(encoding="utf-8", errors="replace"))
-
-
-def without_region(chapter: Chapter, text: str) -> list[str]:
-    """The exercises of `chapter` that have no region in `text`. CourseError if its BEGIN and END lines do not pair."""
-    mine = regions(text)
-    return [exercise.id for exercise in chapter.exercises if exercise.id not in mine]
+    return untouched(chapter, read_loosely(chapter.stub))
 
 
 def without_markers(chapter: Chapter) -> str:
     """What to do if the learner's file has lost the BEGIN or END line of an exercise; "" if it has them all."""
     try:
-        text = chapter.stub.read_text(encoding="utf-8", errors="replace")
-        lost = without_region(chapter, text)
+        learners = regions(read_loosely(chapter.stub))
+        lost = [exercise.id for exercise in chapter.exercises if exercise.id not in learners]
     except CourseError as error:
         said = f"{chapter.file}: {error}"
     else:
@@ -114,11 +108,6 @@ def warning(chapter: Chapter) -> str:
             "answers into the new one and keeps a copy."
         )
     return without_markers(chapter)
-
-
-def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
-    """`text` with the region of one exercise as in the stub. CourseError if `text` has lost the region's markers."""
-    return with_regions(text, {exercise_id: regions(stub_text(chapter))[exercise_id]})
 
 
 def write(

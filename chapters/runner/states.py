@@ -14,11 +14,6 @@ from chapters.runner.learner_file import not_begun
 from chapters.runner.regions import file_digest, file_fingerprint, short_digest
 
 
-def digest(chapter: Chapter, exercise_id: str) -> str:
-    """A fingerprint of the part of the learner's file on which an exercise depends; "" if there is no file."""
-    return file_fingerprint(chapter.stub, exercise_id)
-
-
 def checks_digest(chapter: Chapter) -> str:
     """A fingerprint of the checks of a chapter, as they are now."""
     path = chapter.checks
@@ -36,10 +31,10 @@ def record_state(
 ) -> bool:
     """Note the state of an exercise, with digests of what its checks loaded.
 
-    loaded: the `digest` when the check began. outcomes: of the checks that ran. Notes nothing and returns False if one
-    of them loaded another text of the learner's file, or another file of the learner's has changed meanwhile.
+    loaded: the `file_fingerprint` when the check began. outcomes: of the checks that ran. Notes nothing and returns
+    False if one of them loaded another text of the learner's file, or another file of theirs has changed meanwhile.
     """
-    now = digest(chapter, exercise_id)
+    now = file_fingerprint(chapter.stub, exercise_id)
     files: dict[str, str] = {}
     for outcome in outcomes:
         for name, key in outcome.files.items():
@@ -65,7 +60,7 @@ def states(chapter: Chapter) -> dict[str, str]:
         entry = record.get(exercise.id, {})
         if exercise.id in blank or not chapter.stub.exists():
             result[exercise.id] = "todo"
-        elif entry.get("digest") != digest(chapter, exercise.id) or not _same(entry):
+        elif entry.get("digest") != file_fingerprint(chapter.stub, exercise.id) or not _same(entry):
             result[exercise.id] = "changed"
         elif entry.get("checks") != checks_digest(chapter):
             result[exercise.id] = "outdated"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chapters.runner.course import Chapter, chapters
 from chapters.runner.course import chapter as find
-from chapters.runner.earlier import YOURS, whose, whose_is_run
+from chapters.runner.earlier import YOURS, join_with_and, whose, whose_is_run
 from chapters.runner.states import chosen_path, states, upcoming
 from chapters.runner.terminal import STATE_WORDS, all_pass, describe
 
@@ -57,6 +57,5 @@ def _chapters(numbers: list[int]) -> str:
     texts = []
     for run in runs:
         texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
-    text = f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
     one = len(numbers) == 1
-    return f"chapter{'' if one else 's'} {text}{' is' if one else ' are'}"
+    return f"chapter{'' if one else 's'} {join_with_and(texts)}{' is' if one else ' are'}"
