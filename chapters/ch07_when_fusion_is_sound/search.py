@@ -20,7 +20,7 @@ import tvm
 from chapters.ch07_when_fusion_is_sound.side_by_side import BAD, fused, outcome
 from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cases.hard_cases import Case
-from chapters.runner.earlier import earlier, whose_is_run
+from chapters.runner.earlier import describe_owners, earlier
 
 DRAWS = 300  # programs, at most, until one goes wrong
 CONDITIONS = "each point once", "nobody between", "own element", "sums unseen", "order of rounding"
@@ -97,7 +97,7 @@ def _difference(wrong: Wrong) -> str:
 
 def main() -> int:
     """Search, and print what was found; exit status 1 if some fault was not."""
-    print(whose_is_run([6, 7]))
+    print(describe_owners([6, 7]))
     code, missed = earlier(7), []
     opponents = {"your chapter 6 primitive": earlier(6).fuse_reduction_epilogue}
     opponents |= dict.fromkeys((f"without “{name}”" for name in CONDITIONS), code.fuse_epilogue)

@@ -24,7 +24,7 @@ from chapters.kit.schedules.warn_of_fallback import (
     Left,
     left,
 )
-from chapters.runner.earlier import earlier, unused, whose
+from chapters.runner.earlier import earlier, explain_unused, whose
 
 OURS = 9  # the number of this chapter
 USES = (2, 3, 4, 5, 6, 7, OURS)  # the chapters whose code its pipeline runs
@@ -129,7 +129,7 @@ def whose_code(*also: int) -> str:
         numbers.setdefault(whose(number), []).append(str(number))
     parts = [f"{who}: {', '.join(theirs)}" for who, theirs in numbers.items()]
     lines = [f"\nwith the code of these chapters, {'; '.join(parts)}"]
-    return "\n".join([*lines, *unused((*USES, *also))])
+    return "\n".join([*lines, *explain_unused((*USES, *also))])
 
 
 def _show_step(step: TracedPass, main: str) -> None:

@@ -25,7 +25,7 @@ from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.machine import processors
 from chapters.kit.measure.device_error import DeviceError
-from chapters.runner.earlier import THE_REFERENCES, unused
+from chapters.runner.earlier import THE_REFERENCES, explain_unused
 
 if TYPE_CHECKING:  # a start that compiles nothing loads no compiler
     from chapters.kit.chat.model_on_device import ModelOnDevice
@@ -53,7 +53,7 @@ def start(options) -> Chat:
         note(
             f"The model's context is {config.context_window_size} tokens, and not {options.context}."
         )
-    for line in unused(PASSES):
+    for line in explain_unused(PASSES):
         note(line)
     begin = time.perf_counter()
     if device:

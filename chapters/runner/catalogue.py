@@ -40,7 +40,7 @@ class Mistake:
 
     def text(self) -> str:
         """The reference with this mistake in it."""
-        return changed(self.chapter, self.name, {self.exercise: self.change})
+        return apply_changes(self.chapter, self.name, {self.exercise: self.change})
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Design:
 
     def text(self) -> str:
         """The reference with this design in it."""
-        return changed(self.chapter, self.name, self.changes)
+        return apply_changes(self.chapter, self.name, self.changes)
 
 
 @cache
@@ -69,8 +69,8 @@ def mistakes(chapter: Chapter) -> tuple[Mistake, ...]:
         usual = {"read": entries.pop("read")} if "read" in entries else {}
         for name, own in entries.items():
             entry = usual | own if isinstance(own, dict) else own
-            _has(path, name, entry, {"what", "why", "read"}, {"patch", "region"})
-            what, why, read = entry["what"], entry["why"], _section(chapter, entry["read"])
+            _require_keys(path, name, entry, {"what", "why", "read"}, {"patch", "region"})
+            what, why, read = entry["what"], entry["why"], _locate_section(chapter, entry["read"])
             found.append(Mistake(name, chapter, exercise, what, why, read, change=entry))
     return tuple(found)
 
@@ -80,7 +80,7 @@ def mistakes_of(chapter: Chapter, exercise: str) -> list[Mistake]:
     return [one for one in mistakes(chapter) if one.exercise == exercise]
 
 
-def mistake(chapter: Chapter, name: str) -> Mistake:
+def find_mistake(chapter: Chapter, name: str) -> Mistake:
     """The catalogued mistake called `name`. CourseError if there is none."""
     for one in mistakes(chapter):
         if one.name == name:
@@ -94,12 +94,12 @@ def designs(chapter: Chapter) -> tuple[Design, ...]:
     path = chapter.solution_folder / "designs.yml"
     found = []
     for name, entry in read_yaml(path).items():
-        _has(path, name, entry, {"says", "changes"}, set())
+        _require_keys(path, name, entry, {"says", "changes"}, set())
         found.append(Design(name, chapter, entry["says"], entry["changes"]))
     return tuple(found)
 
 
-def _has(path: Path, name: str, entry: dict, all_of: set[str], one_of: set[str]) -> None:
+def _require_keys(path: Path, name: str, entry: dict, all_of: set[str], one_of: set[str]) -> None:
     found = set(entry) if isinstance(entry, dict) else set()
     choice = f" and one of {', '.join(sorted(one_of))}" if one_of else ""
     if found - one_of != all_of or len(found & one_of) != bool(one_of):
@@ -109,7 +109,7 @@ def _has(path: Path, name: str, entry: dict, all_of: set[str], one_of: set[str])
         )
 
 
-def _section(chapter: Chapter, read: str) -> str:
+def _locate_section(chapter: Chapter, read: str) -> str:
     """Where to read on; a bare heading is one of the chapter's own lesson."""
     return read if ".md" in read else f"chapters/{chapter.slug}/lesson.md, “{read}”"
 
@@ -117,7 +117,7 @@ def _section(chapter: Chapter, read: str) -> str:
 # --- splicing -------------------------------------------------------------------------------------
 
 
-def changed(chapter: Chapter, name: str, changes: dict[str, Change]) -> str:
+def apply_changes(chapter: Chapter, name: str, changes: dict[str, Change]) -> str:
     """The reference of `chapter` with `changes` made to the regions of some exercises.
 
     Raises CourseError, naming `name`, where a change does not fit the reference.
@@ -128,9 +128,9 @@ def changed(chapter: Chapter, name: str, changes: dict[str, Change]) -> str:
     for exercise, change in changes.items():
         try:
             if "region" in change:
-                new[exercise] = _replaced(bodies[exercise], change["region"])
+                new[exercise] = _replace_region(bodies[exercise], change["region"])
             else:
-                new[exercise] = _patched(bodies[exercise], change["patch"])
+                new[exercise] = _patch_regions(bodies[exercise], change["patch"])
         except (KeyError, ValueError) as error:
             where = f"solutions/{chapter.slug}: {name}"
             raise CourseError(
@@ -139,18 +139,18 @@ def changed(chapter: Chapter, name: str, changes: dict[str, Change]) -> str:
     return with_regions(reference, new)
 
 
-def _replaced(bodies: list[str], text: str) -> list[str]:
+def _replace_region(bodies: list[str], text: str) -> list[str]:
     first = next((line for line in bodies[0].split("\n") if line.strip()), "")
     return [textwrap.indent(text.rstrip("\n"), _indent(first)), *bodies[1:]]
 
 
-def _patched(bodies: list[str], patch: str) -> list[str]:
+def _patch_regions(bodies: list[str], patch: str) -> list[str]:
     """`bodies` with every place of `patch` changed. ValueError if one is not found exactly once."""
     bodies = list(bodies)
-    for part in _parts(patch):
+    for part in _split_patch(patch):
         old = [line[1:] for line in part if line[:1] != "+"]
         new = [line[1:] for line in part if line[:1] != "-"]
-        places = [(n, at) for n, body in enumerate(bodies) for at in _places(body, old)]
+        places = [(n, at) for n, body in enumerate(bodies) for at in _find_places(body, old)]
         if len(places) != 1:
             shown = " / ".join(line.strip() for line in old)
             raise ValueError(f"“{shown}” occurs {len(places)} times; it must occur once")
@@ -161,7 +161,7 @@ def _patched(bodies: list[str], patch: str) -> list[str]:
     return bodies
 
 
-def _parts(patch: str) -> list[list[str]]:
+def _split_patch(patch: str) -> list[list[str]]:
     parts: list[list[str]] = [[]]
     for line in patch.rstrip("\n").split("\n"):
         if line.startswith("@@"):
@@ -173,7 +173,7 @@ def _parts(patch: str) -> list[list[str]]:
     return parts
 
 
-def _places(body: str, old: list[str]) -> list[tuple[int, str]]:
+def _find_places(body: str, old: list[str]) -> list[tuple[int, str]]:
     """The places of the lines `old` in `body`, all indented by the same amount: (first line, added indentation)."""
     lines = body.split("\n")
     found = []

@@ -44,7 +44,7 @@ class LearnersFiles:
 
     def forget(self) -> None:
         """Let the next import of each execute it again; other chapters' answers stay, because the course holds them."""
-        for name, path in self._modules().items():
+        for name, path in self._find_modules().items():
             if path not in self._answers:
                 package, _, own = name.rpartition(".")
                 vars(sys.modules.get(package, sys)).pop(own, None) if package else None
@@ -57,14 +57,14 @@ class LearnersFiles:
         The digest is "" if the file is another one now than when this was asked first.
         """
         found = {}
-        for path in self._modules().values():
+        for path in self._find_modules().values():
             name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
             now = file_digest(path)
             same = self._seen.setdefault(path, now) == now
             found[name.as_posix()] = now if same else ""
         return found
 
-    def _modules(self) -> dict[str, Path]:
+    def _find_modules(self) -> dict[str, Path]:
         found = {}
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
@@ -72,13 +72,13 @@ class LearnersFiles:
                 continue
             made_of = str(vars(module).get(MADE_OF, file))
             if made_of not in self._learners:
-                self._learners[made_of] = self._learners_path(made_of)
+                self._learners[made_of] = self._find_learners_path(made_of)
             path = self._learners[made_of]
             if path and os.path.isabs(file):
                 found[name] = path
         return found
 
-    def _learners_path(self, file: str) -> Path | None:
+    def _find_learners_path(self, file: str) -> Path | None:
         """The path of a file of the learner's; None for the course's own and for installed ones."""
         path = Path(file).resolve()
         if path in self._answers:

@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = _Run()
     try:
         chapters()
-        if _asked_for(config, "chapters"):
+        if _is_asked_for(config, "chapters"):
             learner_file.keep_answers()
             learner_file.make_missing()
     except CourseError as error:
@@ -160,7 +160,7 @@ def pytest_report_teststatus(report, config):
     return state, letter, (word, markup)
 
 
-def _asked_for(config: pytest.Config, tree: str) -> bool:
+def _is_asked_for(config: pytest.Config, tree: str) -> bool:
     asked = {Path(str(a).split("::")[0]).resolve() for a in config.args}
     return any(p == ROOT / tree or ROOT / tree in p.parents for p in asked)
 
@@ -173,9 +173,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     ]
     if config.getoption("--impl"):
         return [*lines, f"checking {config.getoption('--impl')}"]
-    if _asked_for(config, "solutions"):
+    if _is_asked_for(config, "solutions"):
         lines.append(f"checking the {CHECKED}")
-    if _asked_for(config, "chapters"):
+    if _is_asked_for(config, "chapters"):
         lines.append("checking YOUR code in chapters/")
     return lines
 
@@ -198,11 +198,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
     if config.stash[RUN].reports and not config.getoption("--impl"):
         terminalreporter.section("Fusion by Hand")
-        for line in _summary(config.stash[RUN]):
+        for line in _summarize(config.stash[RUN]):
             terminalreporter.write_line(line)
 
 
-def _summary(run: _Run) -> list[str]:
+def _summarize(run: _Run) -> list[str]:
     lines = []
     for whose, name in ((REFERENCE, "REFERENCE (solutions/)"), (LEARNER, "YOUR code (chapters/)")):
         if whose in run.engines:
@@ -222,7 +222,7 @@ def _summary(run: _Run) -> list[str]:
         lines.append(f"This was the {CHECKED}.")
     mine = [report for report in run.reports if report.is_learners]
     for chapter in dict.fromkeys(report.chapter for report in mine):
-        if said := learner_file.warning(chapter):
+        if said := learner_file.describe_faults(chapter):
             lines.append(f"!! {said}")
     lines += [f"!! {report.record_error}" for report in mine if report.record_error][:1]
     if left := next((report.exercise for report in mine if report.state not in FINE), None):

@@ -89,7 +89,7 @@ def regions(text: str) -> dict[str, list[str]]:
     return found
 
 
-def first_line(text: str, exercise_id: str) -> int:
+def find_first_line(text: str, exercise_id: str) -> int:
     """The line number of the first region of `exercise_id` in `text`; 1 if it has none."""
     for number, line in enumerate(lines_of(text), 1):
         begin = BEGIN.match(line)

@@ -63,27 +63,27 @@ def run_check(
     try:
         impl = load(path)
     except CheckFailed as error:
-        return _outcome("failed", failure=error.failure.as_dict(), unreadable=True), None
+        return _make_outcome("failed", failure=error.failure.as_dict(), unreadable=True), None
     after_load()
     try:
         getattr(checks, name)(impl)
-        return _outcome("passed"), impl
+        return _make_outcome("passed"), impl
     except Skip as skip:
-        return _outcome("skipped", reason=str(skip)), impl
+        return _make_outcome("skipped", reason=str(skip)), impl
     except RuntimeError as error:  # a stub's NotImplementedError leaves a TVM pass as RuntimeError
         if said := exercise_to_write(error):
-            return _outcome("todo", reason=said), impl
-        failed = _raised(error, path, impl._text)
+            return _make_outcome("todo", reason=said), impl
+        failed = _describe_exception(error, path, impl._text)
     except CheckFailed as error:
         if isinstance(error.__cause__, NotImplementedError):
-            return _outcome("todo", reason=message_of(error.__cause__)), impl
+            return _make_outcome("todo", reason=message_of(error.__cause__)), impl
         failed = error
     except BaseException as error:
-        failed = _raised(error, path, impl._text)
-    return _outcome("failed", failure=failed.failure.as_dict()), impl
+        failed = _describe_exception(error, path, impl._text)
+    return _make_outcome("failed", failure=failed.failure.as_dict()), impl
 
 
-def _outcome(state: str, **more: object) -> dict:
+def _make_outcome(state: str, **more: object) -> dict:
     return {
         "state": state,
         "failure": None,
@@ -95,7 +95,7 @@ def _outcome(state: str, **more: object) -> dict:
     }
 
 
-def _raised(error: BaseException, path: Path, text: str) -> CheckFailed:
+def _describe_exception(error: BaseException, path: Path, text: str) -> CheckFailed:
     """The failure to show for an exception that the check did not raise on purpose. text: of the answer at `path`."""
     place = where(error, path)
     why, read = explain(error)
@@ -116,14 +116,14 @@ def _raised(error: BaseException, path: Path, text: str) -> CheckFailed:
     forgotten = "; a forgotten `return` gives None" if "None" in last_line(error) else ""
     return CheckFailed(
         f"The check could not use what your code returned: {last_line(error)}",
-        yours=f"the check was at line {frame.lineno} of {_named(frame.filename)}: {frame.line}",
+        yours=f"the check was at line {frame.lineno} of {_shorten_path(frame.filename)}: {frame.line}",
         expected=f"what the exercise's docstring says{forgotten}",
         why=why,
         read=read,
     )
 
 
-def _named(file: str) -> str:
+def _shorten_path(file: str) -> str:
     """A file as a learner finds it: `chapters/ch02_attach_metadata/checks.py`."""
     parts = Path(file).parts[-3:]
     return "/".join(parts) if "chapters" in parts else Path(file).name

@@ -13,9 +13,9 @@ from chapters.whose_code import LEARNER, REFERENCE
 from tests.conftest import CourseCopy
 
 DECIDE = f"from chapters.whose_code import decide; decide({LEARNER!r}); "
-IMPORT = "from chapters.runner.earlier import earlier, unused, whose; "
+IMPORT = "from chapters.runner.earlier import earlier, explain_unused, whose; "
 ASK = f"{IMPORT}print(earlier(0).__name__.split('.')[0], whose(0))"
-WHOSE = f"{IMPORT}print(whose(0), *unused([0]), sep='; ')"
+WHOSE = f"{IMPORT}print(whose(0), *explain_unused([0]), sep='; ')"
 
 
 def test_the_reference_stands_in_for_what_has_not_passed(course):

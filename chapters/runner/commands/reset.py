@@ -5,7 +5,7 @@ from __future__ import annotations
 from chapters.runner.course import Chapter, CourseError
 from chapters.runner.course import chapter as find_chapter
 from chapters.runner.course import exercise as find_exercise
-from chapters.runner.learner_file import stub_text, write
+from chapters.runner.learner_file import stub_text, write_answers
 from chapters.runner.regions import read_source, regions, with_regions
 from chapters.runner.terminal import relative
 
@@ -28,16 +28,16 @@ def run(options) -> int:
                 f"{chapter.file}: {error} `python -m chapters reset {chapter.number}` makes the whole file anew and "
                 "keeps a copy of yours."
             ) from None
-        return _write(chapter, fresh, f"Exercise {exercise.id}", [exercise.id], whole=False)
+        return _write_file(chapter, fresh, f"Exercise {exercise.id}", [exercise.id], whole=False)
     chapter = find_chapter(options.what)
     every = [exercise.id for exercise in chapter.exercises]
-    return _write(chapter, stub_text(chapter), f"Chapter {chapter.number}", every, whole=True)
+    return _write_file(chapter, stub_text(chapter), f"Chapter {chapter.number}", every, whole=True)
 
 
-def _write(chapter: Chapter, text: str, what: str, aside: list[str], *, whole: bool) -> int:
+def _write_file(chapter: Chapter, text: str, what: str, aside: list[str], *, whole: bool) -> int:
     if chapter.stub.read_bytes() == text.encode():
         print(f"{what} is as it was at the start; nothing to do.")
         return 0
-    kept = write(chapter, text, aside=aside, whole=whole)
+    kept = write_answers(chapter, text, aside=aside, whole=whole)
     print(f"{what} starts anew in {relative(chapter.stub)}. Your file is kept as {kept}.")
     return 0
