@@ -34,10 +34,10 @@ def describe_all_passed(path: str) -> str:
     )
 
 
-def bar(done: int, total: int, width: int = 20) -> str:
-    """A bar of `width` characters, `done` of `total` filled."""
-    filled = round(width * done / total) if total else 0
-    return "█" * filled + "░" * (width - filled)
+def bar(done: int, total: int) -> str:
+    """A bar of 20 characters, `done` of `total` filled."""
+    filled = round(20 * done / total) if total else 0
+    return "█" * filled + "░" * (20 - filled)
 
 
 def relative(path: Path) -> str:

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from chapters.child import Child, Lost
 from chapters.kit.machine import peer_python
+from chapters.kit.measure.quantiles import time_repeated
 
 THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 THREAD_VARIABLES += ("MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -266,12 +267,9 @@ def time_call(call: Callable[[], object], threads: int) -> float:
             call()
     counts_cpu = threads == 1 and os.name != "nt"  # Windows counts CPU time in steps of 16 ms
     clock = time.process_time if counts_cpu else time.perf_counter
-    repeat = 1
-    while True:
-        start = clock()
-        for _ in range(repeat):
+
+    def run(count: int) -> None:
+        for _ in range(count):
             call()
-        spent = clock() - start
-        if spent >= TOO_LITTLE:
-            return spent / repeat
-        repeat *= 4
+
+    return time_repeated(run, TOO_LITTLE, clock)

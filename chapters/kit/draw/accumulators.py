@@ -45,9 +45,9 @@ def counts(stores: Sequence[Store]) -> tuple[int, int]:
     return reads, sum(store.wrote.scope != ACCUMULATOR for store in stores)
 
 
-def accumulators(programs: Mapping[str, Schedule], block: str = "matmul") -> Stepper:
+def accumulators(programs: Mapping[str, Schedule]) -> Stepper:
     """A picture of the programs running side by side. They must have the same arguments, and small constant sizes."""
-    funcs = {name: with_accumulator(sch, block) for name, sch in programs.items()}
+    funcs = {name: with_accumulator(sch) for name, sch in programs.items()}
     arrays = example_arrays(next(iter(funcs.values())))
     runs = {name: execute(func, arrays) for name, func in funcs.items()}
     longest = max(map(len, runs.values()))

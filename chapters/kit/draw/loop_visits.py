@@ -38,12 +38,12 @@ def visited(func: tirx.PrimFunc) -> list[Visit]:
     return found
 
 
-def visits(stages: Mapping[str, tirx.PrimFunc], asks: str = "After") -> Stepper:
+def visits(stages: Mapping[str, tirx.PrimFunc]) -> Stepper:
     """The picture: a panel per stage of a schedule."""
     panels = [_panel(name, func) for name, func in stages.items()]
     caption = "A cell is one run of the block; its number says when. The column <b>init</b> sets a sum to 0."
     title = "The loops of a schedule, and the order in which they visit the iterations"
-    return Stepper(title, panels, "visits", start=6, asks=asks, caption=caption)
+    return Stepper(title, panels, "visits", start=6, asks="After", caption=caption)
 
 
 def _panel(name: str, func: tirx.PrimFunc) -> Panel:

@@ -21,16 +21,21 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def si(value: float, unit: str, digits: int = 3) -> str:
-    """`value` with the unit's SI prefix and `digits` digits: si(4.3e12, "B/s") is "4.3 TB/s"."""
+def si(value: float, unit: str) -> str:
+    """`value` with the unit's SI prefix and three digits: si(4.3e12, "B/s") is "4.3 TB/s"."""
     if value == 0:
         return f"0 {unit}".strip()
     power = 3 * math.floor(math.log10(abs(value)) / 3 + 1e-9)
     power = min(max(power, min(_PREFIXES)), max(_PREFIXES))
-    number = f"{value / 10**power:.{digits}g}"
+    number = f"{value / 10**power:.3g}"
     if abs(float(number)) >= 1000 and power < max(_PREFIXES):  # 999.9 was rounded up
         number, power = f"{float(number) / 1000:g}", power + 3
     return f"{float(number):g} {_PREFIXES[power]}{unit}".strip()
+
+
+def format_change(old: object, new: object) -> str:
+    """ "7 → 5", or one value if both are equal."""
+    return str(old) if old == new else f"{old} → {new}"
 
 
 class Html(str):

@@ -12,7 +12,6 @@ import re
 import socket
 import struct
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from chapters.kit.gpu.launches import Engine, HostProgram, Launch
 from chapters.kit.gpu.targets import WEBGPU
 from chapters.kit.machine import cuda_state, old_driver
 from chapters.kit.measure.device_error import DeviceError
+from chapters.kit.measure.quantiles import time_repeated
 
 KINDS = {"cuda": "CUDA", "metal": "Metal", "vulkan": "Vulkan"}  # in the order of the search
 CPU = "llvm"  # the CPU, its threads one after the other: only for tests
@@ -163,18 +163,6 @@ def last_line(error: Exception) -> str:
     return (lines[-1] if lines else type(error).__name__)[:300].rstrip(".") + "."
 
 
-def time_repeated(run: Callable[[int], None]) -> float:
-    """Seconds per call, where run(n) makes n calls and waits for their end; at least BATCH_MS are measured."""
-    repeat = 1
-    while True:
-        start = time.perf_counter()
-        run(repeat)
-        spent = time.perf_counter() - start
-        if spent * 1e3 >= BATCH_MS:
-            return spent / repeat
-        repeat *= 4
-
-
 class WgslDevice:
     """Like Device, for what wgpu finds (Vulkan, Metal or DirectX): TVM's wheel has no Vulkan runtime of its own."""
 
@@ -217,7 +205,7 @@ class WgslDevice:
 
         def seconds() -> float:
             shaders()  # made before the clock starts
-            return time_repeated(repeat)
+            return time_repeated(repeat, BATCH_MS / 1e3)
 
         return Prepared(lambda: run(wgsl_on_vulkan.run_wgsl), lambda: held[-1], seconds)
 

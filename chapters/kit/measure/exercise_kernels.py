@@ -17,8 +17,8 @@ from tvm import tirx
 
 from chapters.kit.draw.table import Table, si
 from chapters.kit.measure.device_error import DeviceError
-from chapters.kit.measure.devices import Prepared, time_repeated
-from chapters.kit.measure.quantiles import Quantiles, measure_in_turns
+from chapters.kit.measure.devices import BATCH_MS, Prepared
+from chapters.kit.measure.quantiles import Quantiles, measure_in_turns, time_repeated
 
 # of the largest exact result; sums are in float32, whatever the dtype of the operands
 TOLERANCE = 1e-4
@@ -167,7 +167,7 @@ def _by_torch(device, problem: Problem, arrays: Sequence[np.ndarray]) -> Prepare
     def result() -> np.ndarray:
         return problem.by_torch(*operands).float().cpu().numpy()
 
-    return Prepared(lambda: repeat(1), result, lambda: time_repeated(repeat))
+    return Prepared(lambda: repeat(1), result, lambda: time_repeated(repeat, BATCH_MS / 1e3))
 
 
 def time_table(times: Mapping[str, Quantiles], problem: Problem) -> Table:

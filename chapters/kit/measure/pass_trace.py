@@ -18,7 +18,7 @@ from functools import cached_property
 import tvm
 import tvm_ffi
 
-from chapters.kit.draw.table import aligned
+from chapters.kit.draw.table import aligned, format_change
 from chapters.kit.ir.ir_diff import IRDiff, diff
 from chapters.kit.ir.relax_effects import calls_in, relax_functions
 
@@ -192,8 +192,8 @@ class Trace:
                 str(step.number),
                 "  " * step.depth + step.name,
                 f"{step.seconds * 1000:.1f}",
-                _change(old.operators, new.operators),
-                _change(old.launches, new.launches),
+                format_change(old.operators, new.operators),
+                format_change(old.launches, new.launches),
                 step.summary(),
             )
 
@@ -201,10 +201,6 @@ class Trace:
         return "\n".join(aligned(list(self.cells()), (True, False, True, True, True, False)))
 
     __repr__ = __str__
-
-
-def _change(old: int, new: int) -> str:
-    return str(old) if old == new else f"{old} → {new}"
 
 
 @tvm.instrument.pass_instrument

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chapters.kit.draw.table import aligned, html_table
+from chapters.kit.draw.table import aligned, format_change, html_table
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
 HEADINGS = ["function", "launches", "read", "written"]
@@ -77,7 +77,7 @@ class Comparison(_Shown):
         pairs = [(name, _row(self.before, name), _row(self.after, name)) for name in names]
         if len(names) > 1:
             pairs.append(("total", self.before.total, self.after.total))
-        rows = [[name, *map(_change, _costs(old), _costs(new))] for name, old, new in pairs]
+        rows = [[name, *map(format_change, _costs(old), _costs(new))] for name, old, new in pairs]
         return [HEADINGS, *rows]
 
 
@@ -110,7 +110,3 @@ def _sum(rows: tuple[Row, ...], field: str) -> int | None:
 def _costs(row: Row) -> list[str]:
     launches = "–" if row.launches is None else str(row.launches)
     return [launches, size(row.read), size(row.written)]
-
-
-def _change(old: str, new: str) -> str:
-    return old if old == new else f"{old} → {new}"

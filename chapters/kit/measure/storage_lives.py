@@ -154,7 +154,6 @@ def storages_over_time(
     plans: Mapping[str, relax.Function],
     sizes: Mapping[str, int],
     start: int = 1,
-    key: str = "lives",
 ) -> Stepper:
     """The picture: a panel per plan of one function. sizes: a number for each symbolic dimension."""
     found = {name: lives(func) for name, func in plans.items()}
@@ -168,7 +167,7 @@ def storages_over_time(
         "that is computed then. Orange: in use now."
     )
     label = "The storages of a function over time"
-    return Stepper(label, panels, key, start=start, asks="Plan", caption=caption)
+    return Stepper(label, panels, "lives", start=start, asks="Plan", caption=caption)
 
 
 def _panel(name: str, found: Lives, sizes: Mapping[str, int], scale: float) -> Panel:
