@@ -16,7 +16,7 @@ import numpy as np
 from chapters.kit.bench.gpu_norm_bench import EPSILON, TOLERANCE
 from chapters.kit.bench.gpu_norm_bench import bytes_moved as bytes_counted
 from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
-from chapters.kit.bench.timing import compiled_by_torch, measure
+from chapters.kit.bench.timing import call_compiled, measure
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.limits import ITEM_BYTES
 
@@ -39,7 +39,7 @@ TORCH = (
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """Measure everything: {name of a results file: seconds per call}; also passes each table to `say`."""
     from chapters.ch04_add_rms_norm import registers
-    from chapters.kit.bench.gpu_clock import missing
+    from chapters.kit.bench.gpu_clock import explain_no_gpu
 
     shapes = ((64, 1, 512),) if quick else SHAPES
     rounds, cpu = 3 if quick else 15, {}
@@ -54,8 +54,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     if not registers.missing():
         found[registers.NAME] = registers.count_registers()
         say(f"\n{registers.table(found[registers.NAME])}\n")
-    if missing():
-        say(f"not measured on a GPU: {missing()}")
+    if explain_no_gpu():
+        say(f"not measured on a GPU: {explain_no_gpu()}")
     else:
         from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
         from chapters.kit.bench.gpu_norm_bench import measure_all
@@ -201,7 +201,7 @@ def _torch_calls(name, shape, dtype, threads, seed):
         with torch.inference_mode():
             return function(*tensors)
 
-    results = compiled_by_torch(call) if name == "torch.compile" else call()
+    results = call_compiled(call) if name == "torch.compile" else call()
     norm, total = (result.float().numpy() for result in results)
     return {name: (call, check_norm(norm, total, arrays, dtype))}
 

@@ -15,7 +15,7 @@ from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.bench import gpu_linear_bench
-from chapters.kit.bench.gpu_clock import Call, measure_case, returned, shared_bytes
+from chapters.kit.bench.gpu_clock import Call, keep_result, measure_case, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.gpu_results import EAGER_GELU
 from chapters.kit.gpu import mma, wgmma
@@ -50,7 +50,7 @@ def by_kernel(make: Callable[[Layer], tirx.PrimFunc]) -> Callable:
         from chapters.kit.gpu.call import compiled
 
         func = make(Layer(len(x), len(w), x.shape[1], str(x.dtype).removeprefix("torch.")))
-        return gpu_linear_bench.by_kernel(func, compiled(func), x, w, bias)
+        return gpu_linear_bench.bind_kernel(func, compiled(func), x, w, bias)
 
     return bound
 
@@ -59,14 +59,14 @@ def by_triton(x, w, bias):
     """The kernel of triton_linear_gelu.py."""
     from chapters.ch08_gpu_targets.triton_linear_gelu import linear_gelu
 
-    return returned(lambda: linear_gelu(x, w, bias))
+    return keep_result(lambda: linear_gelu(x, w, bias))
 
 
 def eager(x, w, bias):
     """PyTorch, operator by operator: the library's product with the bias in its epilogue, then GELU."""
     from torch.nn import functional
 
-    return returned(lambda: functional.gelu(functional.linear(x, w, bias)))
+    return keep_result(lambda: functional.gelu(functional.linear(x, w, bias)))
 
 
 def compiled_by_torch(x, w, bias):
@@ -78,7 +78,7 @@ def compiled_by_torch(x, w, bias):
     def both(x, w, bias):
         return functional.gelu(functional.linear(x, w, bias))
 
-    return returned(lambda: both(x, w, bias))
+    return keep_result(lambda: both(x, w, bias))
 
 
 IMPLEMENTATIONS = {
@@ -101,11 +101,11 @@ def measure(
     """One case of the results file: the times of every implementation that is installed and right."""
     from torch.nn import functional
 
-    tensors = gpu_linear_bench.draw(layer, device)
+    tensors = gpu_linear_bench.draw_inputs(layer, device)
 
     def made(make: Callable) -> tuple[Call, float]:
         call, result = make(*tensors)
-        return call, gpu_linear_bench.checked(call, result, *tensors, functional.gelu)
+        return call, gpu_linear_bench.check_result(call, result, *tensors, functional.gelu)
 
     makers = {name: functools.partial(made, make) for name, make in implementations.items()}
     _, case = measure_case(makers, quick, say)

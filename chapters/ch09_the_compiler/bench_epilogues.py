@@ -13,7 +13,7 @@ import numpy as np
 
 from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import compiled_by_torch, measure
+from chapters.kit.bench.timing import call_compiled, measure
 from chapters.kit.draw.table import Table, duration
 
 N, K = 1056, 960
@@ -158,6 +158,6 @@ def torch_compile(rows, n, k, threads, seed) -> dict:
         def call(compiled=compiled):
             return compiled(*tensors)
 
-        out = compiled_by_torch(call).numpy()
+        out = call_compiled(call).numpy()
         found[f"torch.compile, {name}"] = (call, check_layer(name, out, arrays))
     return found

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from chapters.ch09_the_compiler.decoder_inputs import checked, read_inputs
-from chapters.kit.bench.timing import compiled_by_torch
+from chapters.kit.bench.timing import call_compiled
 
 
 class Decoder:
@@ -94,7 +94,7 @@ def _measured(path: str, name: str, wrap: Callable[[Callable], Callable]) -> dic
     forward, cache, found = wrap(decoder.forward), decoder.new_cache(), {}
     for function, (tokens, position) in inputs.items():
         call = functools.partial(_step, forward, tokens, position, cache)
-        logits = compiled_by_torch(call) if name == "torch.compile" else call()
+        logits = call_compiled(call) if name == "torch.compile" else call()
         found[f"{name} {function}"] = (call, checked(logits.numpy(), path, function))
     return found
 

@@ -28,8 +28,8 @@ from chapters.kit.bench.timing import (
     Candidate,
     CandidateFailed,
     Timing,
+    call_compiled,
     compare,
-    compiled_by_torch,
 )
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
@@ -377,7 +377,7 @@ def torch_compile_baseline(name: str, folder: str) -> dict:
     os.chdir(folder)
     model, inputs = load(name)
     call = _torch_call(torch.compile(runnable(model), dynamic=False), inputs)
-    compiled_by_torch(call)
+    call_compiled(call)
     return {"torch.compile": (call, None)}
 
 

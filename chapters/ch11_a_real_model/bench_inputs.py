@@ -170,7 +170,7 @@ def calls_of(model, tokens: list[int]) -> dict[str, Callable[[], np.ndarray]]:
 
 def reading(path: str) -> dict:
     """A kernel that reads as many bytes as the weights have, and does next to nothing with them."""
-    from chapters.kit.bench.cpu_bounds import reader
+    from chapters.kit.bench.cpu_bounds import make_reader
     from chapters.kit.machine import llvm_host
 
-    return {"reading": (reader(read_facts(path)["bytes"][FILE], llvm_host()["target"]), None)}
+    return {"reading": (make_reader(read_facts(path)["bytes"][FILE], llvm_host()["target"]), None)}

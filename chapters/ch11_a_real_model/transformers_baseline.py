@@ -28,7 +28,7 @@ from chapters.ch11_a_real_model.bench_inputs import (
     read_facts,
     read_weights,
 )
-from chapters.kit.bench.timing import compiled_by_torch
+from chapters.kit.bench.timing import call_compiled
 
 LENGTHS = {"prefill": PREFILL, "decode": 128}  # of the cache: all of it takes part in attention
 
@@ -112,7 +112,7 @@ def transformers_baseline(name: str, path: str, threads: int) -> dict[str, tuple
         cache = StaticCache(config=model.config, max_cache_len=LENGTHS[function])
         step(model.forward, tokens[:, :CONTEXT], 0, cache)
         call = functools.partial(step, forward, given, position, cache)
-        logits = compiled_by_torch(call) if compiled else call()
+        logits = call_compiled(call) if compiled else call()
         error = checked(logits.float().numpy(), path, f"{FILE} {function}", limit)
         found[f"{name} {function}"] = (call, error)
     return found

@@ -16,7 +16,7 @@ BEGIN = time.perf_counter()  # before TVM is imported
 
 
 from chapters.ch11_a_real_model.passes import chat_model, compiled, owners, stored_as  # noqa: E402
-from chapters.kit.bench.cpu_bounds import reader  # noqa: E402
+from chapters.kit.bench.cpu_bounds import make_reader  # noqa: E402
 from chapters.kit.chat.gguf_file import GGUF, read_gguf  # noqa: E402
 from chapters.kit.chat.kept_model import Decoder, load_or_compile  # noqa: E402
 from chapters.kit.chat.model_cache import fetch_model  # noqa: E402
@@ -81,7 +81,7 @@ def main() -> int:
     note = f"The prompt has {len(tokens)} tokens."
     print(f"\n{Table(('part', 'first start', 'next start'), rows, note)}\n")
 
-    read = reader(sum(one.nbytes for one in file.tensors.values()), llvm_host()["target"])
+    read = make_reader(sum(one.nbytes for one in file.tensors.values()), llvm_host()["target"])
     at = model.length
 
     def step() -> list[float]:

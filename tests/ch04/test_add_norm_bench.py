@@ -10,7 +10,7 @@ from chapters.ch04_add_rms_norm import bench, registers
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, launch, reference
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
 from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
-from chapters.kit.bench.gpu_clock import missing
+from chapters.kit.bench.gpu_clock import explain_no_gpu
 from chapters.kit.bench.kernel_counts import COMPILER
 from chapters.kit.bench.results import load
 from chapters.kit.emulator import cuda_on_cpu
@@ -77,7 +77,7 @@ def test_tables_show_shares_and_ratios():
 def test_without_a_gpu_the_reason_is_said():
     if tvm.cuda(0).exist:
         pytest.skip("this machine has a GPU")
-    assert len(missing()) > 20
+    assert len(explain_no_gpu()) > 20
 
 
 def test_registers_come_from_the_file_where_the_compiler_is_missing(monkeypatch):

@@ -32,12 +32,12 @@ from chapters.kit.bench import gpu_linear_bench, gpu_norm_bench
 
 for dtype in ("float16", "float32"):
     for sizes in ((33, 48, 80), (64, 64, 64), (1, 96, 32)):
-        operands = gpu_linear_bench.draw(gpu_linear_bench.Layer(*sizes, dtype), "cpu")
+        operands = gpu_linear_bench.draw_inputs(gpu_linear_bench.Layer(*sizes, dtype), "cpu")
         result = linear_gelu(*operands, {"M": 32, "N": 32, "K": 32, "GROUP": 2})
-        error = gpu_linear_bench.error(result, *operands, torch.nn.functional.gelu)
+        error = gpu_linear_bench.compute_error(result, *operands, torch.nn.functional.gelu)
         assert error < gpu_linear_bench.TOLERANCE[dtype]
-    given = gpu_norm_bench.draw((4, 1, 300), dtype, "cpu")
-    error = gpu_norm_bench.error(*add_norm(*given, gpu_norm_bench.EPSILON), *given)
+    given = gpu_norm_bench.draw_inputs((4, 1, 300), dtype, "cpu")
+    error = gpu_norm_bench.compute_error(*add_norm(*given, gpu_norm_bench.EPSILON), *given)
     assert error < gpu_norm_bench.TOLERANCE[dtype]
 """
 
@@ -71,9 +71,9 @@ def test_the_triton_kernels_give_the_same_in_its_interpreter():
 
 def test_peers_are_compared_with_float64():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    operands = gpu_linear_bench.draw(Layer(70, 48, 64, "float16"), "cpu")
+    operands = gpu_linear_bench.draw_inputs(Layer(70, 48, 64, "float16"), "cpu")
     call, result = gelu_layers.eager(*operands)
-    check = gpu_linear_bench.checked
+    check = gpu_linear_bench.check_result
     assert 0 < check(call, result, *operands, torch.nn.functional.gelu) < 1e-3
     without = torch.nn.functional.linear(*operands)
     with pytest.raises(WrongNumbersError, match="off by"):
@@ -85,7 +85,7 @@ def test_peers_that_are_not_installed_are_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "chapters.ch08_gpu_targets.triton_linear_gelu", raising=False)
     pytest.importorskip("torch", reason="PyTorch is not installed")
     with pytest.raises(ImportError, match="triton"):
-        gelu_layers.by_triton(*gpu_linear_bench.draw(Layer(2, 16, 16, "float16"), "cpu"))
+        gelu_layers.by_triton(*gpu_linear_bench.draw_inputs(Layer(2, 16, 16, "float16"), "cpu"))
 
 
 def test_the_record_says_what_the_page_says():

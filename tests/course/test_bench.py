@@ -18,10 +18,10 @@ from chapters.child import MOST_PRINTED
 from chapters.kit.bench import cpu_bounds, operands, results, timing
 from chapters.kit.bench.cpu_bounds import (
     MULTIPLY_ADDS,
+    make_reader,
     multiply_add,
     multiply_tile,
     read_matrix,
-    reader,
 )
 from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.bench.timing import Candidate, CandidateFailed, Unavailable, compare
@@ -181,7 +181,7 @@ def test_bounds_do_the_work_they_say(monkeypatch):
     keep = lambda array: made.append(array) or in_numpy_memory(array)  # noqa: E731
     monkeypatch.setattr(cpu_bounds, "in_numpy_memory", keep)
     for nbytes in (10, 96_576):
-        reader(nbytes, target)()
+        make_reader(nbytes, target)()
         assert nbytes <= made[-1].nbytes < nbytes + (1 << 16)
     with pytest.raises(ValueError, match="does not divide"):
         read_matrix(8, 65, target)

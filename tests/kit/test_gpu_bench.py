@@ -177,9 +177,9 @@ def compiled_for_cpu(func):
 
 
 def test_norms_are_compared_with_float64(torch):
-    x1, x2, weight = gpu_norm_bench.draw((4, 1, 256), "bfloat16", "cpu")
+    x1, x2, weight = gpu_norm_bench.draw_inputs((4, 1, 256), "bfloat16", "cpu")
     way = gpu_norm_bench.eager(x1, x2, weight, gpu_norm_bench.EPSILON)
-    assert 0 < gpu_norm_bench.checked(way, x1, x2, weight) < gpu_norm_bench.TOLERANCE["bfloat16"]
+    assert 0 < gpu_norm_bench.check_norm(way, x1, x2, weight) < gpu_norm_bench.TOLERANCE["bfloat16"]
     norm, total = way[1]()
     spoiled = {
         "the sum is not": (norm, total * 1.01),
@@ -189,7 +189,7 @@ def test_norms_are_compared_with_float64(torch):
     for words, outputs in spoiled.items():
         bad = ignore, lambda outputs=outputs: outputs
         with pytest.raises(gpu_clock.WrongNumbersError, match=words):
-            gpu_norm_bench.checked(bad, x1, x2, weight)
+            gpu_norm_bench.check_norm(bad, x1, x2, weight)
 
 
 def test_norms_that_are_wrong_or_missing_are_told_and_not_timed(torch):
@@ -210,16 +210,16 @@ def test_norms_that_are_wrong_or_missing_are_told_and_not_timed(torch):
 
 def test_layers_are_compared_with_float64(torch):
     layer = Layer(130, 48, 64, "float16")
-    x, w, bias = gpu_linear_bench.draw(layer, "cpu")
+    x, w, bias = gpu_linear_bench.draw_inputs(layer, "cpu")
     for fused in (True, False):
-        call, result = gpu_linear_bench.by_torch(x, w, bias, fused=fused)
-        assert gpu_linear_bench.checked(call, result, x, w, bias) < 1e-3
+        call, result = gpu_linear_bench.bind_torch(x, w, bias, fused=fused)
+        assert gpu_linear_bench.check_result(call, result, x, w, bias) < 1e-3
     right = result().clone()
     spoiled = {"off by": right - bias, "not finite": right.clone()}
     spoiled["not finite"][77, 3] = float("nan")  # in a row that is not among those compared
     for words, out in spoiled.items():
         with pytest.raises(gpu_clock.WrongNumbersError, match=words):
-            gpu_linear_bench.checked(ignore, lambda out=out: out, x, w, bias)
+            gpu_linear_bench.check_result(ignore, lambda out=out: out, x, w, bias)
 
 
 def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
@@ -247,7 +247,7 @@ def test_a_layer_of_one_row_is_timed_beside_a_copy_of_as_many_bytes(torch):
     case = gpu_linear_bench.measure(layer, {}, compile_it=compiled_for_cpu, **ON_CPU)
     assert set(case["seconds"]) == {"copy", gpu_results.LINEAR, "PyTorch's matmul, then an add"}
     assert case["bytes"]["copy"] == layer.bytes_moved("bfloat16")
-    copied = gpu_linear_bench.copy_of(case["bytes"]["copy"], "cpu")()
+    copied = gpu_linear_bench.make_copy(case["bytes"]["copy"], "cpu")()
     assert abs(2 * copied.nbytes - case["bytes"]["copy"]) < 2
 
 
@@ -255,7 +255,7 @@ def test_a_layer_of_one_row_is_timed_beside_a_copy_of_as_many_bytes(torch):
 def cuda_stand_in(torch, monkeypatch):
     """A machine without a GPU, where the kernels for TVM do not compile."""
     monkeypatch.setattr(bench, "DEVICE", "cpu")
-    monkeypatch.setattr(bench, "missing", str)
+    monkeypatch.setattr(bench, "explain_no_gpu", str)
     monkeypatch.setitem(gpu_norms.IMPLEMENTATIONS, "torch.compile", gpu_norm_bench.eager)
     monkeypatch.setitem(gelu_layers.IMPLEMENTATIONS, "torch.compile", gelu_layers.eager)
 

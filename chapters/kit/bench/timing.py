@@ -93,7 +93,7 @@ def not_installed(module: str) -> str:
     return f"{LIBRARIES[module]} is not installed; FUSION_PEER_PYTHON may name an interpreter that has it"
 
 
-def compiled_by_torch(call: Callable[[], object]) -> object:
+def call_compiled(call: Callable[[], object]) -> object:
     """The result of the first `call` of something that torch.compile made; it is then that PyTorch compiles.
 
     Raises Unavailable, with PyTorch's reason, if that fails: torch.compile needs a C++ compiler.

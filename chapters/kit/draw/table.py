@@ -63,7 +63,7 @@ class Table:
     def __str__(self) -> str:
         cells = [list(self.header), *(list(map(as_text, row)) for row in self.rows)]
         rule = ["-" * max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = aligned([cells[0], rule, *cells[1:]], self._right())
+        lines = align([cells[0], rule, *cells[1:]], self._right())
         return "\n".join([*lines, *([self.note] if self.note else [])])
 
     __repr__ = __str__
@@ -86,13 +86,13 @@ def as_text(cell: object) -> str:
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """The rows as lines with aligned columns; `right` says for each column whether it is set to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(_padded, row, widths, right)).rstrip() for row in rows]
+    return ["  ".join(map(_pad, row, widths, right)).rstrip() for row in rows]
 
 
-def _padded(cell: str, width: int, to_right: bool) -> str:
+def _pad(cell: str, width: int, to_right: bool) -> str:
     return cell.rjust(width) if to_right else cell.ljust(width)
 
 
@@ -100,17 +100,17 @@ def html_table(
     header: Iterable[object], rows: Iterable[Iterable[object]], right: Sequence[bool]
 ) -> str:
     """An HTML table; `right` says for each column whether it is set to the right."""
-    head = _html_row("th", header, right)
-    body = "".join(_html_row("td", row, right) for row in rows)
+    head = _render_row("th", header, right)
+    body = "".join(_render_row("td", row, right) for row in rows)
     return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
-def _html_row(tag: str, cells: Iterable[object], right: Sequence[bool]) -> str:
+def _render_row(tag: str, cells: Iterable[object], right: Sequence[bool]) -> str:
     styles = [' style="text-align:right"' if to_right else "" for to_right in right]
     styled = zip(cells, styles, strict=True)
-    inner = (f"<{tag}{style}>{_markup(cell)}</{tag}>" for cell, style in styled)
+    inner = (f"<{tag}{style}>{_render_cell(cell)}</{tag}>" for cell, style in styled)
     return f"<tr>{''.join(inner)}</tr>"
 
 
-def _markup(cell: object) -> str:
+def _render_cell(cell: object) -> str:
     return cell if isinstance(cell, Html) else html.escape(as_text(cell))

@@ -62,7 +62,7 @@ class Device:
     def __init__(self, kind: str, index: int, address: str = "", session=None):
         self.kind, self.address, self.session, self.slow = kind, address, session, kind == CPU
         self.name = f"{kind}:{index}"
-        self.raw = _find(kind, index, session)
+        self.raw = _find_device(kind, index, session)
         with self.describe_failures("asked what it is"):
             about = [] if self.slow else [str(self.raw.device_name or "")]
             about = ", ".join(filter(None, [*about, address and f"at {address}"]))
@@ -81,7 +81,7 @@ class Device:
     def prepare(self, func: tirx.PrimFunc, arrays: Sequence[np.ndarray]) -> Prepared:
         """`func`, compiled for this device, with copies of `arrays` there. Raises DeviceError."""
         try:
-            func = one_thread_at_a_time(func) if self.slow else func
+            func = serialize_threads(func) if self.slow else func
             compiled = executable(func, self.target)
         except Exception as error:
             raise DeviceError(
@@ -145,7 +145,7 @@ class Device:
             raise DeviceError(text) from None
 
 
-def one_thread_at_a_time(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def serialize_threads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with its threads as loops: right only for a kernel whose threads share nothing."""
 
     def loop(one: tirx.For) -> tirx.For:
@@ -226,9 +226,9 @@ def open_device(asked: str, remote: str, seconds: int = 0) -> Device | WgslDevic
     choose_compiler()
     try:
         for one in [kind] if kind else KINDS:
-            if one == CPU or _find(one, index, session).exist:
+            if one == CPU or _find_device(one, index, session).exist:
                 return Device(one, index, address, session)
-            if index and _find(one, 0, session).exist:
+            if index and _find_device(one, 0, session).exist:
                 raise DeviceError(
                     f"{where} has {one}:0 and no {one}:{index}; devices are counted from 0."
                 )
@@ -253,7 +253,7 @@ def open_device(asked: str, remote: str, seconds: int = 0) -> Device | WgslDevic
     return WgslDevice()
 
 
-def _find(kind: str, index: int, session):
+def _find_device(kind: str, index: int, session):
     """TVM's device, which need not exist."""
     return (session or tvm.runtime).device("cpu" if kind == CPU else kind, index)
 
