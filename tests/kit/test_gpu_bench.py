@@ -139,7 +139,7 @@ def test_bytes_and_operations_are_counted_once_each():
 
 
 def test_without_a_gpu_one_sentence_says_so(capsys):
-    if not bench.missing():
+    if not bench.explain_no_gpu():
         pytest.skip("this machine has a GPU")
     with pytest.raises(gpu_clock.NoGpuError, match=r"Nothing was measured: .+\. This bench is for"):
         bench.run(quick=True, say=print)
