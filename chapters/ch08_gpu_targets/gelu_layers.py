@@ -27,7 +27,7 @@ def gelu(total: Expr) -> Expr:
     return total * (half + half * T.erf(total * T.float32(0.5**0.5)))
 
 
-def kernel(layer: Layer, tile: mma.MmaTile | None = None) -> tirx.PrimFunc:
+def make_kernel(layer: Layer, tile: mma.MmaTile | None = None) -> tirx.PrimFunc:
     """gelu(A @ B.T + C) for A (m, k), B (n, k) and the result of the layer's dtype, C (n,) float32, by `mma.sync`.
 
     The sums start from the bias, and GELU is applied to them in registers. tile: by default the largest that fits.
@@ -37,13 +37,13 @@ def kernel(layer: Layer, tile: mma.MmaTile | None = None) -> tirx.PrimFunc:
     return mma.mma_matmul(m, n, k, dtype, dtype, tile, gelu)
 
 
-def hopper_kernel(layer: Layer) -> tirx.PrimFunc:
+def make_hopper_kernel(layer: Layer) -> tirx.PrimFunc:
     """The same by `wgmma`: it runs on Hopper GPUs only."""
     m, n, k, dtype = layer.m, layer.n, layer.k, layer.dtype
     return wgmma.wgmma_matmul(m, n, k, dtype, dtype, after=gelu)
 
 
-def by_kernel(make: Callable[[Layer], tirx.PrimFunc]) -> Callable:
+def bind_kernel(make: Callable[[Layer], tirx.PrimFunc]) -> Callable:
     """The implementation that runs `make(layer)`, with the bias and GELU inside."""
 
     def bound(x, w, bias):
@@ -82,8 +82,8 @@ def compiled_by_torch(x, w, bias):
 
 
 IMPLEMENTATIONS = {
-    "mma.sync": by_kernel(kernel),
-    "wgmma": by_kernel(hopper_kernel),
+    "mma.sync": bind_kernel(make_kernel),
+    "wgmma": bind_kernel(make_hopper_kernel),
     "Triton": by_triton,
     EAGER_GELU: eager,
     "torch.compile": compiled_by_torch,

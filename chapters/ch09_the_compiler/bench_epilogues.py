@@ -34,7 +34,7 @@ LAYERS = {
 }
 
 
-def expected(name: str, y: np.ndarray, b: np.ndarray, r: np.ndarray) -> np.ndarray:
+def compute_expected(name: str, y: np.ndarray, b: np.ndarray, r: np.ndarray) -> np.ndarray:
     """The layer called `name` in NumPy, in the dtype of y."""
 
     def sigmoid(a):
@@ -68,11 +68,11 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             __name__, functions, sizes, rounds=rounds, say=say, torch=functions[1:]
         )
     found = {"n": N, "k": K, "threads": 1, "rows": measured}
-    say(f"\n{table_of(found)}\n")
+    say(f"\n{make_table(found)}\n")
     return {"ch09_epilogues": found}
 
 
-def table_of(measured: dict) -> Table:
+def make_table(measured: dict) -> Table:
     """One row per layer: for each number of rows our time, its ratio to the product alone, and torch.compile's time."""
     header, table = ["layer"], [[name] for name in LAYERS]
     for rows, seconds in measured["rows"].items():
@@ -90,7 +90,7 @@ def table_of(measured: dict) -> Table:
 
 def show_epilogues() -> SourcedTable:
     """The table from the results file, for a page."""
-    return sourced_table(load("ch09_epilogues"), 9, table_of)
+    return sourced_table(load("ch09_epilogues"), 9, make_table)
 
 
 # --- candidates: each runs in its own process -----------------------------------------------------
@@ -104,7 +104,7 @@ def draw_operands(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, ...
 def check_layer(name: str, out: np.ndarray, arrays: tuple[np.ndarray, ...]) -> float:
     """`check_error` of the layer called `name` on these operands."""
     x, w, b, r = (array.astype("float64") for array in arrays)
-    return check_error(out, expected(name, x @ w.T, b, r), what=f"“{name}”")
+    return check_error(out, compute_expected(name, x @ w.T, b, r), what=f"“{name}”")
 
 
 def ours(rows, n, k, threads, seed) -> dict:

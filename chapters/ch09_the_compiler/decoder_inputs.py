@@ -43,7 +43,7 @@ def read_inputs(path: str) -> tuple[dict, dict[str, np.ndarray]]:
 
 
 @functools.cache
-def _exact(path: str) -> dict[str, np.ndarray]:
+def _compute_exact(path: str) -> dict[str, np.ndarray]:
     """Logits in float64 of the prefill, and of one step that repeats the last token."""
     from chapters.kit.decoder import llama_reference as reference
 
@@ -56,6 +56,6 @@ def _exact(path: str) -> dict[str, np.ndarray]:
     }
 
 
-def checked(logits: np.ndarray, path: str, function: str) -> float:
+def check_logits(logits: np.ndarray, path: str, function: str) -> float:
     """`check_error` of the logits after `function`, with the largest logit."""
-    return check_error(logits.reshape(-1), _exact(path)[function], 1e-4, "the logits")
+    return check_error(logits.reshape(-1), _compute_exact(path)[function], 1e-4, "the logits")

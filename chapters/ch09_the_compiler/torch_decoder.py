@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from chapters.ch09_the_compiler.decoder_inputs import checked, read_inputs
+from chapters.ch09_the_compiler.decoder_inputs import check_logits, read_inputs
 from chapters.kit.bench.timing import call_compiled
 
 
@@ -74,15 +74,15 @@ class Decoder:
 
 def torch_baseline(path: str) -> dict[str, tuple]:
     """A prefill and a decode step, operator by operator, on the inputs that the bench wrote."""
-    return _measured(path, "PyTorch", lambda forward: forward)
+    return _make_calls(path, "PyTorch", lambda forward: forward)
 
 
 def torch_compile_baseline(path: str) -> dict[str, tuple]:
     """The same through torch.compile."""
-    return _measured(path, "torch.compile", functools.partial(torch.compile, dynamic=False))
+    return _make_calls(path, "torch.compile", functools.partial(torch.compile, dynamic=False))
 
 
-def _measured(path: str, name: str, wrap: Callable[[Callable], Callable]) -> dict[str, tuple]:
+def _make_calls(path: str, name: str, wrap: Callable[[Callable], Callable]) -> dict[str, tuple]:
     facts, arrays = read_inputs(path)
     torch.set_num_threads(facts["threads"])
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -95,7 +95,7 @@ def _measured(path: str, name: str, wrap: Callable[[Callable], Callable]) -> dic
     for function, (tokens, position) in inputs.items():
         call = functools.partial(_step, forward, tokens, position, cache)
         logits = call_compiled(call) if name == "torch.compile" else call()
-        found[f"{name} {function}"] = (call, checked(logits.numpy(), path, function))
+        found[f"{name} {function}"] = (call, check_logits(logits.numpy(), path, function))
     return found
 
 

@@ -23,7 +23,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import Pass
 
-from chapters.ch09_the_compiler.trace import whose_code
+from chapters.ch09_the_compiler.trace import describe_owners
 from chapters.kit.bench.timing import (
     Candidate,
     CandidateFailed,
@@ -80,7 +80,7 @@ def main() -> int:
     try:
         show(options.model)
         if not options.quick:
-            print(f"\n{times(options.model)}")
+            print(f"\n{time_table(options.model)}")
     except Refused as reason:
         print(reason)
         return 2
@@ -103,27 +103,27 @@ def show(name: str) -> None:
     expected = outputs_of(model, inputs)
     program = exported(model, inputs)
     mod = imported(program, inputs)
-    print(f"compiling {name} with fusion_by_hand{whose_code(OURS)}", flush=True)
+    print(f"compiling {name} with fusion_by_hand{describe_owners(OURS)}", flush=True)
     if mended := mod.attrs["mended"]:
         print(
             f"The importer gives other dtypes than PyTorch. Results that were converted: {mended}."
         )
     canonical = earlier(OURS).canonicalize()(mod)
-    print(f"\n{recognized(mod, canonical)}")
+    print(f"\n{describe_recognized(mod, canonical)}")
     known = sizes_of(program)
     if own := own_passes(name):
-        plain, canonical = kernels(canonical)[0], applied(own, canonical, name)
+        plain, canonical = kernels(canonical)[0], apply_passes(own, canonical, name)
         names = ", ".join(str(one.info.name) for one in own)
         print(f"\nWithout and with the passes of {name} ({names}), both fused:")
     lowered, by = kernels(canonical)
     if own:
-        print(f"\n{effect(plain, lowered, known)}")
+        print(f"\n{compare_costs(plain, lowered, known)}")
     print(
-        f"\n{effect(mod, lowered, known)}\n"
+        f"\n{compare_costs(mod, lowered, known)}\n"
         "Before: one kernel per imported operator; reshapes launch none. After: the fused kernels."
     )
     print(f"\n{table_of(lowered, by)}", flush=True)
-    run, allowed = compiled(canonical), tolerance(mod)
+    run, allowed = compile_module(canonical), tolerance(mod)
     error = largest_error(run(*tensors_of(inputs)), expected, allowed)
     print(
         f"\nnumbers: the results differ from PyTorch's by at most {error:.1e} of the largest number; "
@@ -143,7 +143,7 @@ def show(name: str) -> None:
         print(f"{sizes}: at most {error:.1e}, with the same compiled code")
 
 
-def applied(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IRModule:
+def apply_passes(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IRModule:
     """`mod` after the passes of the file `name`. Raises Refused if one fails or gives a module that is ill-formed."""
     for one in passes:
         try:
@@ -157,7 +157,7 @@ def applied(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IRModul
     return mod
 
 
-def effect(before: tvm.IRModule, after: tvm.IRModule, sizes: Mapping[str, int]) -> str:
+def compare_costs(before: tvm.IRModule, after: tvm.IRModule, sizes: Mapping[str, int]) -> str:
     """Launches and bytes of two modules of kernels, as a table."""
     boards = [earlier(1).scoreboard(mod, sizes) for mod in (before, after)]
     return str(scoreboard.compare(*boards))
@@ -174,11 +174,11 @@ def tolerance(mod: tvm.IRModule) -> float:
     epsilons = [float(ml_dtypes.finfo(dtype).eps) for dtype in dtypes if "float" in dtype]
     narrow = max((epsilon for epsilon in epsilons if epsilon > FLOAT32), default=0.0)
     wide = max((epsilon for epsilon in epsilons if epsilon <= FLOAT32), default=FLOAT32)
-    longest = max([64, *map(_summed, results)])
+    longest = max([64, *map(_count_summed, results)])
     return MANY_LAYERS * wide * longest**0.5 + ROUNDED * narrow
 
 
-def _summed(call: relax.Call) -> int:
+def _count_summed(call: relax.Call) -> int:
     """How many numbers a product, a convolution or a reduction adds for one result; 1 for others or if it varies."""
     name, tensors = call.op.name, [one for one in call.args if isinstance(one.ty, relax.TensorType)]
     *operands, result = [
@@ -192,7 +192,7 @@ def _summed(call: relax.Call) -> int:
     return prod(operands[0]) // max(1, prod(result)) if name in ("relax.sum", "relax.mean") else 1
 
 
-def recognized(mod: tvm.IRModule, canonical: tvm.IRModule) -> str:
+def describe_recognized(mod: tvm.IRModule, canonical: tvm.IRModule) -> str:
     """A sentence with the number of operators before and after, and of the norms and products among them."""
     before, after = (operators(m) for m in (mod, canonical))
     names = Counter(call.op.name for call in after)
@@ -216,7 +216,7 @@ def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
     try:
         return scheduled_by(mod, [one for phase in KERNELS for one in phases[phase]], target)
     except Exception as error:
-        raise _not_compiled(error) from error
+        raise _refuse(error) from error
 
 
 def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
@@ -241,17 +241,17 @@ def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
     )
 
 
-def compiled(mod: tvm.IRModule) -> Callable:
+def compile_module(mod: tvm.IRModule) -> Callable:
     """Compile the module with chapter 9's pipeline, and return its `main`, which takes TVM's tensors."""
     target = llvm_host()["target"]
     try:
         executable = tvm.compile(mod, target, relax_pipeline=earlier(9).fusion_pipeline(target))
         return relax.VirtualMachine(executable, tvm.cpu())["main"]
     except Exception as error:
-        raise _not_compiled(error) from error
+        raise _refuse(error) from error
 
 
-def _not_compiled(error: Exception) -> Refused:
+def _refuse(error: Exception) -> Refused:
     return Refused(f"The pipeline cannot compile the imported model: {_first_line(error)}")
 
 
@@ -313,17 +313,17 @@ def _error(number: int, mine: np.ndarray, theirs: np.ndarray, allowed: float) ->
 # --- times: each candidate loads the model in its own process -------------------------------------
 
 
-def times(name: str) -> Table:
+def time_table(name: str) -> Table:
     """The median time of a run: ours, PyTorch's and, if it works here, torch.compile's. All use `threads` threads."""
     threads = os.cpu_count() or 1
-    timings, missing = timed(name, threads, ROUNDS)
+    timings, missing = time_model(name, threads, ROUNDS)
     ours = timings["fusion_by_hand"].seconds
     rows = [(key, duration(t.seconds), f"{t.seconds / ours:.2f} ×") for key, t in timings.items()]
     note = "\n".join([f"Medians of {ROUNDS} interleaved rounds, {threads} threads each.", *missing])
     return Table(("run by", "time", "of ours"), rows, note)
 
 
-def timed(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing], list[str]]:
+def time_model(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing], list[str]]:
     """({who ran the model: its Timing}, a sentence for each who could not)."""
     given = {"name": name, "folder": os.getcwd()}
     functions = ("tvm_pipeline", "torch_baseline", "torch_compile_baseline")
@@ -331,18 +331,18 @@ def timed(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing], list
     return compare(candidates, threads=threads, rounds=rounds)
 
 
-def graphs_of(name: str) -> tuple:
+def make_graphs(name: str) -> tuple:
     """(model, example inputs, imported module, its canonical form, and that after the passes of the file `name`)."""
     model, inputs = load(name)
     mod = imported(model, inputs)
     canonical = earlier(OURS).canonicalize()(mod)
-    return model, inputs, mod, canonical, applied(own_passes(name), canonical, name)
+    return model, inputs, mod, canonical, apply_passes(own_passes(name), canonical, name)
 
 
-def error_of(name: str) -> float:
+def measure_error(name: str) -> float:
     """The largest difference between the compiled model and PyTorch's, as `largest_error`, with its exceptions."""
-    model, inputs, mod, _, changed = graphs_of(name)
-    found = compiled(changed)(*tensors_of(inputs))
+    model, inputs, mod, _, changed = make_graphs(name)
+    found = compile_module(changed)(*tensors_of(inputs))
     return largest_error(found, outputs_of(model, inputs), tolerance(mod))
 
 
@@ -359,9 +359,9 @@ def tvm_pipeline(name: str, folder: str) -> dict:
     mods = {"fusion_by_hand": earlier(OURS).canonicalize()(imported(model, inputs))}
     if own := own_passes(name):
         plain = mods["fusion_by_hand"]
-        mods = {"fusion_by_hand": applied(own, plain, name), "without its passes": plain}
+        mods = {"fusion_by_hand": apply_passes(own, plain, name), "without its passes": plain}
     tensors = tensors_of(inputs)
-    return {key: (partial(compiled(mod), *tensors), None) for key, mod in mods.items()}
+    return {key: (partial(compile_module(mod), *tensors), None) for key, mod in mods.items()}
 
 
 def torch_baseline(name: str, folder: str) -> dict:

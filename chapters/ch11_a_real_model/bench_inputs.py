@@ -127,7 +127,7 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def checked(logits: np.ndarray, path: str, name: str, limit: float) -> float:
+def check_logits(logits: np.ndarray, path: str, name: str, limit: float) -> float:
     """The largest error relative to the largest logit; ValueError if it is above `limit`.
 
     name: of the reference in the inputs, such as "file prefill".
@@ -152,7 +152,7 @@ def chat_model(path: str, exact: bool, weights: str = FILE):
     return passes.chat_model(file, read_config(file), exact)[0]
 
 
-def calls_of(model, tokens: list[int]) -> dict[str, Callable[[], np.ndarray]]:
+def make_calls(model, tokens: list[int]) -> dict[str, Callable[[], np.ndarray]]:
     """Prefill and decode step of a ChatModel, each of which gives logits, and leaves the other as it is.
 
     Both write the same tokens to the same places of the cache, so the step finds its context after either.

@@ -46,7 +46,7 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
     names, taken = list(RUNTIMES), {name: [] for name in RUNTIMES}
     # not counted: the files are read into memory, Python compiles its modules
     for name in RUNTIMES:
-        seconds, reason = once(name, path, threads)
+        seconds, reason = time_once(name, path, threads)
         if seconds is None and name == OURS:
             raise ValueError(f"no first token of ours: {reason}")
         if seconds is None:
@@ -54,14 +54,14 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
             names.remove(name)
     for _ in range(QUICK_ROUNDS if quick else ROUNDS):
         for name in random.sample(names, len(names)):
-            seconds, reason = once(name, path, threads)
+            seconds, reason = time_once(name, path, threads)
             if seconds is None:
                 raise ValueError(f"{name} failed in one round of several: {reason}")
             taken[name].append(seconds)
     return {name: statistics.median(taken[name]) for name in names}
 
 
-def once(name: str, path: str, threads: int) -> tuple[float | None, str]:
+def time_once(name: str, path: str, threads: int) -> tuple[float | None, str]:
     """(seconds until the first token of a new process, ""), or (None, why there is none)."""
     python = sys.executable if name == OURS else peer_python()
     asked = [python, "-m", __name__, name, path, str(threads)]
@@ -93,7 +93,7 @@ def check(token: int, path: str, weights: str) -> None:
         )
 
 
-def table_of(seconds: dict[str, float]) -> Table:
+def make_table(seconds: dict[str, float]) -> Table:
     """One row per runtime, beside ours."""
     ours = seconds[OURS]
     rows = [(name, duration(time), f"{time / ours:.2f} ×") for name, time in seconds.items()]

@@ -18,7 +18,7 @@ from chapters.ch11_a_real_model.bench_inputs import (
     CONTEXT,
     LLAMA_CPP_VARIANTS,
     ROUNDED_LIMIT,
-    checked,
+    check_logits,
     read_facts,
 )
 
@@ -121,7 +121,7 @@ def llama_cpp_baseline(name: str, path: str, threads: int) -> dict[str, tuple]:
     return {
         f"{name} {function}": (
             call,
-            checked(call(), path, f"{weights} {function}", ROUNDED_LIMIT),
+            check_logits(call(), path, f"{weights} {function}", ROUNDED_LIMIT),
         )
         for function, call in calls.items()
     }

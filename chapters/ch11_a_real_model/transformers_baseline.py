@@ -24,7 +24,7 @@ from chapters.ch11_a_real_model.bench_inputs import (
     NAMES,
     PREFILL,
     ROUNDED_LIMIT,
-    checked,
+    check_logits,
     read_facts,
     read_weights,
 )
@@ -113,6 +113,6 @@ def transformers_baseline(name: str, path: str, threads: int) -> dict[str, tuple
         step(model.forward, tokens[:, :CONTEXT], 0, cache)
         call = functools.partial(step, forward, given, position, cache)
         logits = call_compiled(call) if compiled else call()
-        error = checked(logits.float().numpy(), path, f"{FILE} {function}", limit)
+        error = check_logits(logits.float().numpy(), path, f"{FILE} {function}", limit)
         found[f"{name} {function}"] = (call, error)
     return found

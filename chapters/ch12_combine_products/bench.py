@@ -30,7 +30,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             found[str(rows)] = measure(__name__, ("projections",), sizes, rounds=rounds, say=say)
         models[name] = found
     measured = {"threads": 1, "models": models}
-    say(f"\n{table_of(measured)}\n")
+    say(f"\n{make_table(measured)}\n")
     return {"ch12_projections": measured}
 
 
@@ -76,7 +76,7 @@ def _check_products(found, x: np.ndarray, weights: list[np.ndarray]) -> float:
     return max(check_error(one.numpy(), wide @ w.T) for one, w in zip(found, weights, strict=True))
 
 
-def table_of(measured: dict) -> Table:
+def make_table(measured: dict) -> Table:
     """One row per model and number of rows of x: the times, and their ratio."""
     rows = []
     for model, found in measured["models"].items():
@@ -87,7 +87,7 @@ def table_of(measured: dict) -> Table:
     return Table(("layer of", "rows of x", "three products", "one product, split", "gain"), rows)
 
 
-TABLES = {"ch12_projections": table_of}
+TABLES = {"ch12_projections": make_table}
 
 
 def show_results(name: str) -> SourcedTable:

@@ -30,11 +30,11 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
         seconds = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say, torch=TORCH)
         cases.append({**arguments, "seconds": seconds})
     measured = {"cases": cases}
-    say(f"\n{times(measured)}\n")
+    say(f"\n{time_table(measured)}\n")
     return {"ch13_attention": measured}
 
 
-def times(measured: dict) -> Table:
+def time_table(measured: dict) -> Table:
     """Milliseconds of each program that was measured, and how many times faster than unfused the fused one is."""
     cases = measured["cases"]
     names = [name for name in NAMES if any(name in case["seconds"] for case in cases)]
@@ -50,7 +50,7 @@ def _row(case: dict, names: Sequence[str]) -> tuple:
 
 def show_results() -> SourcedTable:
     """The table of the results file with its source, or a sentence that says that it was not measured yet."""
-    return sourced_table(load("ch13_attention"), 13, times)
+    return sourced_table(load("ch13_attention"), 13, time_table)
 
 
 # --- candidates: each runs in its own process -----------------------------------------------------

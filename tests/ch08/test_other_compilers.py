@@ -49,7 +49,7 @@ def test_our_kernel_gives_the_layer_with_gelu():
     tile = TILES[-1]
     a, b, c, d = arrays(77, 128, 192, "float16", 1, "float16")
     planted_faults.run_changed(
-        gelu_layers.kernel(Layer(77, 128, 192, "float16"), tile), [a, b, c, d]
+        gelu_layers.make_kernel(Layer(77, 128, 192, "float16"), tile), [a, b, c, d]
     )
     total = exact(a, b, c)
     right = total * (0.5 + 0.5 * np.vectorize(erf)(total / 2**0.5))
@@ -92,9 +92,9 @@ def test_the_record_says_what_the_page_says():
     texts, candidates = (load(others.NAME)["measured"][key] for key in ("texts", "candidates"))
     norm, default, tuned = (texts[p] for p in (others.NORM, others.LINEAR, others.TUNED))
     assert norm.count("tl.store(out_ptr0") == norm.count("tl.load(out_ptr0") == 1
-    assert "extern_kernels.addmm" in default and "erf" in others.kernel_of(default)
+    assert "extern_kernels.addmm" in default and "erf" in others.cut_kernel(default)
     assert "tl.dot" not in default
-    suffix = others.kernel_of(tuned).partition("inductor generates a suffix")[2]
+    suffix = others.cut_kernel(tuned).partition("inductor generates a suffix")[2]
     assert "libdevice.erf" in suffix and "extern_kernels.addmm(" not in tuned
     assert candidates[0] == "addmm" and len(candidates) > 2
     assert all(f"{name} : tl.constexpr = {size}" in tuned for name, size in others.TILE.items())

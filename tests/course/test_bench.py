@@ -250,7 +250,7 @@ def test_the_layers_of_bench_9_are_right_and_wrong_numbers_are_refused():
     arrays = bench_epilogues.draw_operands(**sizes)
     x, w, b, r = arrays
     for name in bench_epilogues.LAYERS:
-        out = bench_epilogues.expected(name, x @ w.T, b, r)
+        out = bench_epilogues.compute_expected(name, x @ w.T, b, r)
         bench_epilogues.check_layer(name, out, arrays)
         out[1, -1] += 0.01
         with pytest.raises(ValueError, match="wrong numbers"):

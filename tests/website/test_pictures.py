@@ -442,8 +442,8 @@ COUNTED = load(tile_sizes.NAME)["measured"]["tiles"]
 
 def test_every_tile_that_can_be_is_counted():
     assert set(COUNTED) == {n for n, t in tile_sizes.tiles().items() if isinstance(t, ThreadTile)}
-    assert tile_sizes.tile_of(64, 1, 16).startswith("4,096 threads per block")
-    assert tile_sizes.tile_of(64, 2, 8).startswith("A piece of A has 512 elements")
+    assert tile_sizes.choose_tile(64, 1, 16).startswith("4,096 threads per block")
+    assert tile_sizes.choose_tile(64, 2, 8).startswith("A piece of A has 512 elements")
 
 
 @pytest.mark.parametrize("name", ["64 4 16", "32 2 8", "256 16 4"])
