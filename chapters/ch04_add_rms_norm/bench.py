@@ -7,6 +7,7 @@ tensor, and the weight.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable
@@ -22,18 +23,8 @@ from chapters.kit.gpu.limits import ITEM_BYTES
 
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 8192))
 DTYPES = ("float32", "float16", "bfloat16")
-CANDIDATES = (
-    "ours",
-    "unfused",
-    "bounds",
-    "numpy_baseline",
-    "torch_baseline",
-    "torch_compile_baseline",
-)
-TORCH = (
-    "torch_baseline",
-    "torch_compile_baseline",
-)  # may run in an interpreter without TVM and ml_dtypes
+# those of PyTorch may run in an interpreter without TVM and ml_dtypes
+CANDIDATES = ("ours", "unfused", "bounds", "numpy_baseline", "torch_baseline", "torch_compile")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
@@ -47,7 +38,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
         cpu[str(threads)] = {}
         for shape, dtype in itertools.product(shapes, DTYPES):
             arguments = {"shape": shape, "dtype": dtype, "threads": threads}
-            taken = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say, torch=TORCH)
+            taken = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say)
             cpu[str(threads)][f"{dtype} {shape}"] = taken
     say(f"\n{cpu_table(cpu)}\n")
     found = {"ch04_cpu": cpu}
@@ -174,17 +165,8 @@ def numpy_baseline(shape, dtype, threads, seed):
     return {"NumPy": (call, check_norm(*call(), arrays))}
 
 
-def torch_baseline(shape, dtype, threads, seed):
-    """PyTorch, operator by operator."""
-    return _torch_calls("PyTorch", shape, dtype, threads, seed)
-
-
-def torch_compile_baseline(shape, dtype, threads, seed):
-    """The same through torch.compile."""
-    return _torch_calls("torch.compile", shape, dtype, threads, seed)
-
-
-def _torch_calls(name, shape, dtype, threads, seed):
+def torch_baseline(shape, dtype, threads, seed, name="PyTorch"):
+    """PyTorch, operator by operator; with the name "torch.compile" through that."""
     import torch
 
     torch.set_num_threads(threads)
@@ -204,6 +186,9 @@ def _torch_calls(name, shape, dtype, threads, seed):
     results = call_compiled(call) if name == "torch.compile" else call()
     norm, total = (result.float().numpy() for result in results)
     return {name: (call, check_norm(norm, total, arrays, dtype))}
+
+
+torch_compile = functools.partial(torch_baseline, name="torch.compile")
 
 
 # --- tables -------------------------------------------------------------------------------------------

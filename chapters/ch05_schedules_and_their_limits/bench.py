@@ -11,12 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.kit.bench.operands import (
-    check_product,
-    draw_arrays,
-    draw_tensors,
-    in_numpy_memory,
-)
+from chapters.kit.bench.operands import check_product, draw_arrays, draw_tensors, in_numpy_memory
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import measure
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -24,8 +19,7 @@ from chapters.kit.draw.table import Table, duration
 
 N = K = 4096
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
-KERNELS = ("ours", "numpy_baseline", "torch_baseline", "bounds")
-TORCH = ("torch_baseline",)  # may run in an interpreter without TVM
+KERNELS = ("ours", "numpy_baseline", "torch_baseline", "bounds")  # PyTorch: perhaps without TVM
 # two layers of an ordinary shape, small enough to have random weights
 DECODER = LlamaConfig(
     hidden_size=1024,
@@ -46,7 +40,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
     def taken(functions: tuple[str, ...], rows: int, threads: int = 1) -> dict[str, float]:
         arguments = {"rows": rows, "n": n, "k": k, "threads": threads}
-        return measure(__name__, functions, arguments, rounds=rounds, say=say, torch=TORCH)
+        return measure(__name__, functions, arguments, rounds=rounds, say=say)
 
     counts = (1, 64) if quick else ROWS
     threads = {

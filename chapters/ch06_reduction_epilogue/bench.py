@@ -20,8 +20,8 @@ from chapters.kit.draw.table import Table
 M, N = 512, 4096
 STEPS = (64, 256, 1024, 4096)
 TALL = 2048  # rows of a second, larger output, with the shortest sums: there the bias counts most
-CANDIDATES = ("vnni", "amx", "traffic", "torch_baseline", "torch_packed_baseline")
-TORCH = ("torch_baseline", "torch_packed_baseline")  # may run in an interpreter without TVM
+# those of PyTorch may run in an interpreter without TVM
+CANDIDATES = ("vnni", "amx", "traffic", "torch_baseline", "torch_packed")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
@@ -31,7 +31,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
     def taken(m: int, k: int) -> dict[str, float]:
         sizes = {"m": m, "n": n, "k": k}
-        return measure(__name__, CANDIDATES, sizes, rounds=rounds, say=say, torch=TORCH)
+        return measure(__name__, CANDIDATES, sizes, rounds=rounds, say=say)
 
     steps = {str(k): taken(m, k) for k in (STEPS[:2] if quick else STEPS)}
     tall = {"m": 2 * m if quick else TALL, "k": STEPS[0]}
@@ -198,7 +198,7 @@ def torch_baseline(m, n, k, seed):
     return {"PyTorch": (call, _check_exact(call().numpy(), a, w, c))}
 
 
-def torch_packed_baseline(m, n, k, seed):
+def torch_packed(m, n, k, seed):
     """PyTorch's quantized linear layer with weights packed ahead of time and the bias inside; float32 results.
 
     Its product is oneDNN's, on the same operands as ours; all scales are 1. A sum below 2²⁴ is exact in float32.

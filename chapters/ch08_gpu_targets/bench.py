@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 from chapters.kit.bench import gpu_linear_bench as linear
 from chapters.kit.bench import gpu_norm_bench as norm
@@ -37,7 +38,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
     _sum_in_float32()
     until = time.monotonic() + (60.0 if quick else LONGEST)
-    ceilings = measure_ceilings(quick, DEVICE).json()
+    ceilings = asdict(measure_ceilings(quick, DEVICE))
     copy, products = ceilings["copy_rate"] / 1e12, ceilings["matrix_rate"] / 1e12
     say(f"copy {copy:.3g} TB/s, bfloat16 {products:.4g} TFLOP/s")
     found = {}

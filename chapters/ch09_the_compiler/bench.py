@@ -25,9 +25,9 @@ from chapters.kit.draw.table import Table, duration
 from chapters.kit.measure.scoreboard import size
 
 TORCH = "chapters.ch09_the_compiler.torch_decoder"
-TORCH_BASELINES = ("torch_baseline", "torch_compile_baseline")
 PIPELINES = ("TVM's default", "TVM's zero, default", "fusion_by_hand")
-NAMES = (*PIPELINES, "PyTorch", "torch.compile")
+TORCH_NAMES = ("PyTorch", "torch.compile")
+NAMES = (*PIPELINES, *TORCH_NAMES)
 FUNCTIONS = ("prefill", "decode")
 PROMPTS = {"tiny": 32, "middle": 8}
 ROUNDS = {"tiny": 15, "middle": 5}
@@ -53,16 +53,14 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
         with tempfile.TemporaryDirectory() as folder:
             config = replace(config_of(name), context_window_size=WINDOW)
             path = str(write_inputs(Path(folder), config, PROMPTS[name], threads))
-            given = {"config": name, "path": path}
-            candidates = [
-                Candidate(__name__, "tvm_pipeline", {"name": by, **given}) for by in PIPELINES
-            ]
-            candidates += [
-                Candidate(TORCH, by, {"path": path}, needs=("torch",)) for by in TORCH_BASELINES
-            ]
-            timings, missing = compare(
-                candidates, threads=threads, rounds=3 if quick else ROUNDS[name]
-            )
+            candidates, rounds = [], 3 if quick else ROUNDS[name]
+            for by in PIPELINES:
+                given = {"name": by, "config": name, "path": path}
+                candidates.append(Candidate(__name__, "tvm_pipeline", given))
+            for by in TORCH_NAMES:
+                given = {"name": by, "path": path}
+                candidates.append(Candidate(TORCH, "torch_baseline", given, ("torch",)))
+            timings, missing = compare(candidates, threads=threads, rounds=rounds)
         measured[name] = {
             "seconds": {key: timing.seconds for key, timing in timings.items()},
             "errors": {key: timing.error for key, timing in timings.items()},

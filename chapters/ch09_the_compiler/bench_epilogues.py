@@ -64,9 +64,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     for count in rows:
         sizes = {"rows": count, "n": N, "k": K, "threads": 1}
         functions = ("ours", "torch_compile")
-        measured[str(count)] = measure(
-            __name__, functions, sizes, rounds=rounds, say=say, torch=functions[1:]
-        )
+        measured[str(count)] = measure(__name__, functions, sizes, rounds=rounds, say=say)
     found = {"n": N, "k": K, "threads": 1, "rows": measured}
     say(f"\n{make_table(found)}\n")
     return {"ch09_epilogues": found}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import torch
 from torch.nn import functional
@@ -72,26 +71,19 @@ class Decoder:
         return self._linear(out[0].transpose(0, 1).flatten(1), f"{name}.o_proj")
 
 
-def torch_baseline(path: str) -> dict[str, tuple]:
-    """A prefill and a decode step, operator by operator, on the inputs that the bench wrote."""
-    return _make_calls(path, "PyTorch", lambda forward: forward)
-
-
-def torch_compile_baseline(path: str) -> dict[str, tuple]:
-    """The same through torch.compile."""
-    return _make_calls(path, "torch.compile", functools.partial(torch.compile, dynamic=False))
-
-
-def _make_calls(path: str, name: str, wrap: Callable[[Callable], Callable]) -> dict[str, tuple]:
+def torch_baseline(path: str, name: str) -> dict[str, tuple]:
+    """A prefill and a decode step on the inputs that the bench wrote. name: "PyTorch" or "torch.compile"."""
     facts, arrays = read_inputs(path)
     torch.set_num_threads(facts["threads"])
-    weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    weights = {key: torch.from_numpy(array) for key, array in arrays.items()}
     decoder, prompt = Decoder(weights, facts["config"]), torch.tensor([facts["prompt"]])
     inputs = {
         "prefill": (prompt, torch.tensor(0)),
         "decode": (prompt[:, -1:], torch.tensor(prompt.shape[1])),
     }
-    forward, cache, found = wrap(decoder.forward), decoder.new_cache(), {}
+    forward, cache, found = decoder.forward, decoder.new_cache(), {}
+    if name == "torch.compile":
+        forward = torch.compile(forward, dynamic=False)
     for function, (tokens, position) in inputs.items():
         call = functools.partial(_step, forward, tokens, position, cache)
         logits = call_compiled(call) if name == "torch.compile" else call()

@@ -24,13 +24,7 @@ from tvm import relax, tirx
 from tvm.ir.transform import Pass
 
 from chapters.ch09_the_compiler.trace import describe_owners
-from chapters.kit.bench.timing import (
-    Candidate,
-    CandidateFailed,
-    Timing,
-    call_compiled,
-    compare,
-)
+from chapters.kit.bench.timing import Candidate, CandidateFailed, Timing, call_compiled, compare
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.machine import llvm_host

@@ -17,7 +17,6 @@ from chapters.kit.draw.table import Table
 WIDTH = 64  # of a query, a key and a value
 SIZES = ((64, 64), (64, 256), (64, 1024), (64, 4096), (64, 16384))
 CANDIDATES = ("ours", "chat_baseline", "torch_baseline")
-TORCH = ("torch_baseline",)
 NAMES = ("unfused", "unfused, row by row", "fused", "the chat's kernel", "PyTorch")
 
 
@@ -27,7 +26,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     cases = []
     for rows, keys in sizes:
         arguments = {"rows": rows, "keys": keys, "width": WIDTH}
-        seconds = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say, torch=TORCH)
+        seconds = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say)
         cases.append({**arguments, "seconds": seconds})
     measured = {"cases": cases}
     say(f"\n{time_table(measured)}\n")

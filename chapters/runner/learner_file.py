@@ -110,7 +110,7 @@ def describe_faults(chapter: Chapter) -> str:
     return describe_lost_markers(chapter)
 
 
-def write_answers(
+def write_file(
     chapter: Chapter, content: str | bytes, *, aside: Iterable[str] = (), whole: bool = True
 ) -> Path:
     """Write the learner's file, and return the copy of what was there.

@@ -56,7 +56,7 @@ def locate(chapter: Chapter, exercise: Exercise) -> str:
     return f"{relative(chapter.stub)}:{line}"
 
 
-def describe_exercise(chapter: Chapter, exercise: Exercise) -> str:
+def describe(chapter: Chapter, exercise: Exercise) -> str:
     """Three lines: the exercise, the line to edit and the section to read."""
     return (
         f"{exercise.id}  {exercise.title} ({exercise.kind}, {exercise.minutes} min)\n"

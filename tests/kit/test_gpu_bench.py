@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -13,13 +14,7 @@ import pytest
 from chapters.ch04_add_rms_norm import gpu_norms
 from chapters.ch08_gpu_targets import bench, gelu_layers
 from chapters.kit import machine
-from chapters.kit.bench import (
-    gpu_clock,
-    gpu_linear_bench,
-    gpu_norm_bench,
-    gpu_results,
-    results,
-)
+from chapters.kit.bench import gpu_clock, gpu_linear_bench, gpu_norm_bench, gpu_results, results
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.gpu.call import signature
 from chapters.kit.gpu.launches import HostProgram
@@ -43,7 +38,7 @@ def ignore(_text: str = "") -> None:
 def test_quantiles_are_median_and_quartiles():
     assert Quantiles.of([4, 1, 3, 2, 5]) == Quantiles(3, 2, 4, 5)
     assert Quantiles.of([1.0, 3.0]).median == 2
-    assert json.loads(json.dumps(Quantiles.of([1, 2, 3]).json()))["rounds"] == 3
+    assert json.loads(json.dumps(asdict(Quantiles.of([1, 2, 3]))))["rounds"] == 3
     for few in ([], [1.0], [1.0, 0.0], [1.0, -1.0]):
         with pytest.raises(ValueError):
             Quantiles.of(few)
@@ -335,7 +330,7 @@ def test_layer_kernels_become_one_cuda_kernel_each(layer):
 
 def times(**seconds: float) -> dict:
     """Quartiles around these medians, as a results file has them."""
-    return {n: Quantiles(s, 0.9 * s, 1.1 * s, 100).json() for n, s in seconds.items()}
+    return {n: asdict(Quantiles(s, 0.9 * s, 1.1 * s, 100)) for n, s in seconds.items()}
 
 
 def made_up() -> dict[str, dict]:

@@ -6,7 +6,7 @@ Datasheets give rates that no program reaches. Percentages on the pages refer to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from chapters.kit.bench.gpu_clock import compare_calls, make_copy
 
@@ -29,9 +29,6 @@ class Ceilings:
     def ridge(self) -> float:
         """Operations per byte at which both times are equal: a kernel with fewer waits for memory."""
         return self.matrix_rate / self.copy_rate
-
-    def json(self) -> dict[str, float]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

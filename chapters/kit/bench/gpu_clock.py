@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from chapters.kit.measure.quantiles import Quantiles, measure_in_turns
 
@@ -90,7 +91,7 @@ def measure_case(
     """
     calls, errors, missing = make_all(makers, say)
     calls = calls if copy is None else {COPY: copy, **calls}
-    seconds = {name: q.json() for name, q in compare_calls(calls, quick).items()}
+    seconds = {name: asdict(q) for name, q in compare_calls(calls, quick).items()}
     return calls, {"seconds": seconds, "errors": errors, "missing": missing}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from chapters.kit.bench import gpu_clock
 from chapters.kit.bench.gpu_clock import Call, WrongNumbersError, keep_result
@@ -102,7 +103,7 @@ def measure(
         "bytes": bytes_moved(shape, dtype),
         "operations": operations(shape),
         **case,
-        "graph_seconds": {name: quantiles.json() for name, quantiles in in_graph.items()},
+        "graph_seconds": {name: asdict(quantiles) for name, quantiles in in_graph.items()},
     }
 
 
@@ -115,7 +116,7 @@ def measure_all(
     """`measure` every shape in bfloat16, with the ceilings of the same run: the GPU part of `bench 4`'s results."""
     from chapters.kit.bench.gpu_ceilings import measure_ceilings
 
-    ceilings, cases = measure_ceilings(quick, device).json(), []
+    ceilings, cases = asdict(measure_ceilings(quick, device)), []
     for shape in SHAPES[1:2] if quick else SHAPES:
         say(f"bfloat16, {shape}")
         about = {"quick": quick, "say": say, "device": device}

@@ -106,18 +106,18 @@ def call_compiled(call: Callable[[], object]) -> object:
 
 
 def compare(
-    candidates: Sequence[Candidate], *, threads: int, rounds: int, seed: int | None = None
+    candidates: Sequence[Candidate], *, threads: int, rounds: int
 ) -> tuple[dict[str, Timing], list[str]]:
     """Measure all variants of all candidates; returns (timings by variant, what was missing).
 
     Raises CandidateFailed if a candidate raised an exception, died or took too long.
     """
-    order = random.Random(seed)
     missing: list[str] = []
     with contextlib.ExitStack() as stack:
         running: dict[str, tuple[_Process, float | None]] = {}
         for candidate in candidates:
-            process = stack.enter_context(_Process(candidate, threads))
+            process = _Process(candidate, threads)
+            stack.enter_context(process.child)
             try:
                 running |= {name: (process, error) for name, error in process.build().items()}
             except Unavailable as reason:
@@ -125,7 +125,7 @@ def compare(
         missing = list(dict.fromkeys(missing))  # two candidates may need the same package
         taken: dict[str, list[float]] = {name: [] for name in running}
         for _ in range(rounds):
-            for name in order.sample(list(running), len(running)):
+            for name in random.sample(list(running), len(running)):
                 taken[name].append(running[name][0].measure(name))
     return {
         name: Timing(statistics.median(times), tuple(times), running[name][1])
@@ -140,16 +140,15 @@ def measure(
     *,
     rounds: int,
     say: Callable[[str], None],
-    torch: Sequence[str] = (),
 ) -> dict[str, float]:
     """Seconds per call of each variant of the candidates `functions` of `module`; `say` gets them as text.
 
     The candidates are called with `arguments` and a `seed`, so that all draw the same fresh numbers. They use
-    `arguments["threads"]` threads, by default one. torch: the functions that need PyTorch.
+    `arguments["threads"]` threads, by default one. A function whose name begins with "torch" needs PyTorch.
     """
     seeded = {**arguments, "seed": random.getrandbits(32)}
     candidates = [
-        Candidate(module, name, seeded, needs=("torch",) if name in torch else ())
+        Candidate(module, name, seeded, needs=("torch",) if name.startswith("torch") else ())
         for name in functions
     ]
     timings, missing = compare(candidates, threads=arguments.get("threads", 1), rounds=rounds)
@@ -177,12 +176,6 @@ class _Process:
             )
         except OSError as error:
             raise CandidateFailed(f"{self.name} cannot start {python}: {error}") from None
-
-    def __enter__(self) -> _Process:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.child.close()
 
     def build(self) -> dict[str, float | None]:
         """The error of each variant. Raises Unavailable or CandidateFailed."""

@@ -6,7 +6,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 FEWEST = 3  # rounds, however long they take
 
@@ -29,10 +29,6 @@ class Quantiles:
             raise ValueError(f"A timing must be positive, and one is {min(seconds)!r}.")
         low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
         return cls(median, low, high, len(seconds))
-
-    def json(self) -> dict[str, float]:
-        """The fields, as a results file keeps them."""
-        return asdict(self)
 
 
 def time_repeated(

@@ -16,7 +16,7 @@ from chapters.runner.device_child import (
 from chapters.runner.engine import FINE, Engine
 from chapters.runner.exercise_report import ExerciseReport
 from chapters.runner.learner_file import describe_faults
-from chapters.runner.terminal import describe_exercise
+from chapters.runner.terminal import describe
 from chapters.runner.versions import MEND, wrong_versions
 from chapters.whose_code import LEARNER
 
@@ -73,7 +73,7 @@ def print_report(report: ExerciseReport, unreadable: set[Path], *, brief: bool =
     if report.outcomes or brief:
         print(report.describe())
     else:
-        print(f"TODO, not begun:\n{describe_exercise(report.chapter, report.exercise)}")
+        print(f"TODO, not begun:\n{describe(report.chapter, report.exercise)}")
     if report.record_error:
         print(f"  {report.record_error}")
 

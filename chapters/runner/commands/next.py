@@ -6,7 +6,7 @@ from chapters.runner.course import Chapter, chapters
 from chapters.runner.course import chapter as find
 from chapters.runner.earlier import YOURS, describe_owners, join_with_and, whose
 from chapters.runner.states import chosen_path, find_next_exercise, states
-from chapters.runner.terminal import STATE_WORDS, describe_all_passed, describe_exercise
+from chapters.runner.terminal import STATE_WORDS, describe, describe_all_passed
 
 HELP = "the next exercise: where it is, what it asks; `next 8` begins at chapter 8"
 
@@ -28,7 +28,7 @@ def run(options) -> int:
     chapter, exercise = left
     if said := _describe_skipped(first):
         print(f"{said}\n")
-    print(describe_exercise(chapter, exercise))
+    print(describe(chapter, exercise))
     print(f"     state: {STATE_WORDS[states(chapter)[exercise.id]]}")
     print(f"     python -m chapters check {exercise.id}")
     print(f"     python -m chapters hint {exercise.id}")

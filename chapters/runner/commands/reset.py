@@ -5,7 +5,7 @@ from __future__ import annotations
 from chapters.runner.course import Chapter, CourseError
 from chapters.runner.course import chapter as find_chapter
 from chapters.runner.course import exercise as find_exercise
-from chapters.runner.learner_file import stub_text, write_answers
+from chapters.runner.learner_file import stub_text, write_file
 from chapters.runner.regions import read_source, regions, with_regions
 from chapters.runner.terminal import relative
 
@@ -38,6 +38,6 @@ def _write_file(chapter: Chapter, text: str, what: str, aside: list[str], *, who
     if chapter.stub.read_bytes() == text.encode():
         print(f"{what} is as it was at the start; nothing to do.")
         return 0
-    kept = write_answers(chapter, text, aside=aside, whole=whole)
+    kept = write_file(chapter, text, aside=aside, whole=whole)
     print(f"{what} starts anew in {relative(chapter.stub)}. Your file is kept as {kept}.")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chapters.runner.course import Chapter, chapters
 from chapters.runner.course import chapter as find
-from chapters.runner.learner_file import find_lost_answers, put_aside, write_answers
+from chapters.runner.learner_file import find_lost_answers, put_aside, write_file
 from chapters.runner.terminal import relative
 
 HELP = "put back answers that were in your file at an earlier command or check; keeps a copy"
@@ -32,7 +32,7 @@ def run(options) -> int:
                     f"{relative(chapter.stub)} stays as it is; {copy} is not offered again, and stays too."
                 )
                 continue
-            kept = write_answers(chapter, copy.read_bytes(), whole=False)
+            kept = write_file(chapter, copy.read_bytes(), whole=False)
             print(f"{relative(chapter.stub)} is as in {copy}. What was in it is kept as {kept}.")
     if not done:
         print("No copy has an answer that your files lack.")

@@ -7,13 +7,7 @@ from chapters.runner.engine import FINE
 from chapters.runner.learner_file import describe_faults, find_forgotten_files
 from chapters.runner.progress import data_folder
 from chapters.runner.states import chosen_path, find_next_exercise, states
-from chapters.runner.terminal import (
-    STATE_WORDS,
-    bar,
-    describe_all_passed,
-    describe_exercise,
-    relative,
-)
+from chapters.runner.terminal import STATE_WORDS, bar, describe, describe_all_passed, relative
 
 HELP = "where am I: one bar per chapter, the next exercise, minutes left"
 
@@ -48,6 +42,6 @@ def run(_options) -> int:
         return 0
     of_path = "" if path == PATHS[-1] else f" of the path `{path}`"
     print(f"\nAbout {minutes} minutes of exercises{of_path} left. Next:\n")
-    print(describe_exercise(*left))
+    print(describe(*left))
     print(f"     then python -m chapters check {left[1].id}")
     return 0

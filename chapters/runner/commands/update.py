@@ -13,7 +13,7 @@ from chapters.runner.learner_file import (
     is_outdated,
     move_answers,
     note_origin,
-    write_answers,
+    write_file,
 )
 from chapters.runner.regions import read_source
 from chapters.runner.terminal import relative
@@ -27,9 +27,7 @@ def arguments(parser) -> None:
 
 def run(options) -> int:
     """Update one chapter's file, or every file that is older than the course."""
-    chosen = (
-        [find(options.chapter)] if options.chapter else [c for c in chapters() if is_outdated(c)]
-    )
+    chosen = [find(options.chapter)] if options.chapter else list(filter(is_outdated, chapters()))
     for chapter in chosen:
         old, text = read_source(chapter.stub), move_answers(chapter)
         if old == text:
@@ -38,7 +36,7 @@ def run(options) -> int:
             continue
         became = describe_moves(chapter, old)
         every = [exercise.id for exercise in chapter.exercises]
-        kept = write_answers(chapter, text, aside=every)
+        kept = write_file(chapter, text, aside=every)
         if not old.strip():
             print(f"{relative(chapter.stub)} is new; yours was empty.")
             continue
