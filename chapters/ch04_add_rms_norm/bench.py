@@ -199,16 +199,16 @@ def cpu_table(measured: dict) -> Table:
     rows = []
     for threads, by_case in measured.items():
         for case, seconds in by_case.items():
-            mine = seconds["ours"]
+            ours = seconds["ours"]
             dtype, shape = case.split(" ", 1)
             moved = bytes_counted(tuple(int(n) for n in shape.strip("()").split(",")), dtype)
             bound = min(seconds["plain stores"], seconds["streaming stores"])
             times = [
-                f"{seconds[name] / mine:.1f}×" if name in seconds else "–"
+                f"{seconds[name] / ours:.1f}×" if name in seconds else "–"
                 for name in ("unfused", "NumPy", "PyTorch", "torch.compile")
             ]
-            share = f"{seconds['plain stores'] / mine:.0%}", f"{bound / mine:.0%}"
-            rows.append((threads, dtype, shape, f"{moved / mine / 1e9:.1f} GB/s", *share, *times))
+            share = f"{seconds['plain stores'] / ours:.0%}", f"{bound / ours:.0%}"
+            rows.append((threads, dtype, shape, f"{moved / ours / 1e9:.1f} GB/s", *share, *times))
     header = ("threads", "dtype", "shape", "speed", "of plain copy", "of best copy")
     ratios = ("unfused takes", "NumPy takes", "PyTorch takes", "torch.compile takes")
     return Table((*header, *ratios), rows)

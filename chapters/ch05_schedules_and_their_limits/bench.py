@@ -184,14 +184,14 @@ def kernel_table(measured: dict) -> Table:
     for threads, by_rows in measured["threads"].items():
         for count, seconds in by_rows.items():
             work = 2 * int(count) * size
-            mine = seconds["ours"]
+            ours = seconds["ours"]
             bound = max(seconds["read w"], work / peak(seconds, int(threads)))
             torch = seconds.get("PyTorch")
-            speed = work / mine
+            speed = work / ours
             tile = peak(seconds, int(threads), "tile") if "tile" in seconds else None
-            times = f"{seconds['NumPy'] / mine:.2f}×", f"{torch / mine:.2f}×" if torch else "–"
+            times = f"{seconds['NumPy'] / ours:.2f}×", f"{torch / ours:.2f}×" if torch else "–"
             nearer = "reading w" if bound == seconds["read w"] else "arithmetic"
-            shares = f"{bound / mine:.0%} of {nearer}", f"{speed / tile:.0%}" if tile else "–"
+            shares = f"{bound / ours:.0%} of {nearer}", f"{speed / tile:.0%}" if tile else "–"
             rows.append((threads, count, f"{speed / 1e9:.0f}", *times, *shares))
     times = "NumPy's time", "PyTorch's time"
     shares = "share of the bound", "of its tile alone"

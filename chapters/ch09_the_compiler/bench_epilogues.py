@@ -78,8 +78,8 @@ def make_table(measured: dict) -> Table:
         for cells in table:
             ours = seconds[f"fusion_by_hand, {cells[0]}"]
             ratio = ours / seconds[f"fusion_by_hand, {ALONE}"]
-            theirs = seconds.get(f"torch.compile, {cells[0]}")
-            cells += [duration(ours), f"{ratio:.2f}", duration(theirs) if theirs else "–"]
+            torchs = seconds.get(f"torch.compile, {cells[0]}")
+            cells += [duration(ours), f"{ratio:.2f}", duration(torchs) if torchs else "–"]
     note = (
         "Times on one thread. “of the product”: our time, divided by our time of the product alone."
     )

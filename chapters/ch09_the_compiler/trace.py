@@ -127,7 +127,7 @@ def describe_owners(*also: int) -> str:
     numbers: dict[str, list[str]] = {}
     for number in (*USES, *also):
         numbers.setdefault(whose(number), []).append(str(number))
-    parts = [f"{who}: {', '.join(theirs)}" for who, theirs in numbers.items()]
+    parts = [f"{owner}: {', '.join(several)}" for owner, several in numbers.items()]
     lines = [f"\nwith the code of these chapters, {'; '.join(parts)}"]
     return "\n".join([*lines, *explain_unused((*USES, *also))])
 

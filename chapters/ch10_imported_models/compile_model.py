@@ -262,40 +262,40 @@ def largest_error(found, expected: list[np.ndarray], allowed: float = 1e-4) -> f
     """
     found = [found] if hasattr(found, "numpy") else [one for one in found if one is not None]
     errors = [
-        _error(number, mine.numpy(), theirs, allowed)
-        for number, (mine, theirs) in enumerate(zip(found, expected, strict=True), 1)
+        _error(number, got.numpy(), wanted, allowed)
+        for number, (got, wanted) in enumerate(zip(found, expected, strict=True), 1)
     ]
     return max(errors, default=0.0)
 
 
-def _error(number: int, mine: np.ndarray, theirs: np.ndarray, allowed: float) -> float:
+def _error(number: int, got: np.ndarray, wanted: np.ndarray, allowed: float) -> float:
     """The largest difference of one output, relative to its largest number; raises WrongNumbers."""
     for what in ("shape", "dtype"):
-        ours, pytorchs = getattr(mine, what), getattr(theirs, what)
+        ours, pytorchs = getattr(got, what), getattr(wanted, what)
         if ours != pytorchs:
             raise WrongNumbers(
                 f"Output {number} has {what} {ours}, and PyTorch's has {pytorchs}. TVM's importer gives an operator "
                 "another meaning than PyTorch does."
             )
-    if theirs.dtype.kind in "biu":
-        if (mine != theirs).any():
+    if wanted.dtype.kind in "biu":
+        if (got != wanted).any():
             raise WrongNumbers(
-                f"Output {number} is {theirs.dtype}, and {np.count_nonzero(mine != theirs):,} of its {theirs.size:,} "
+                f"Output {number} is {wanted.dtype}, and {np.count_nonzero(got != wanted):,} of its {wanted.size:,} "
                 f"elements differ from PyTorch's. {WHERE_TO_LOOK}"
             )
         return 0.0
-    mine, theirs = mine.astype("float64"), theirs.astype("float64")
-    finite = np.isfinite(theirs)
+    got, wanted = got.astype("float64"), wanted.astype("float64")
+    finite = np.isfinite(wanted)
     if (
-        not np.array_equal(mine[~finite], theirs[~finite], equal_nan=True)
-        or not np.isfinite(mine[finite]).all()
+        not np.array_equal(got[~finite], wanted[~finite], equal_nan=True)
+        or not np.isfinite(got[finite]).all()
     ):
         raise WrongNumbers(
             f"Output {number} has NaN or an infinity in other places than PyTorch's. {WHERE_TO_LOOK}"
         )
-    mine, theirs = mine[finite], theirs[finite]
-    largest = float(np.abs(theirs).max(initial=0)) or 1.0
-    error = float(np.abs(mine - theirs).max(initial=0)) / largest
+    got, wanted = got[finite], wanted[finite]
+    largest = float(np.abs(wanted).max(initial=0)) or 1.0
+    error = float(np.abs(got - wanted).max(initial=0)) / largest
     if error >= allowed:
         raise WrongNumbers(
             f"Output {number} differs from PyTorch's by {error:.1e} of its largest number; {allowed:.0e} is "

@@ -141,5 +141,5 @@ def find_exercise(pass_name: str) -> str | None:
     """The exercise or chapter whose answer the pass runs; None for a pass that is given."""
     if pass_name == "ScheduleCodedProducts":
         return f"11.3, {MULTIPLY}"
-    mine = [exercise for exercise, names in PASSES_OF.items() if pass_name in names]
-    return mine[-1] if mine else None
+    exercises = [exercise for exercise, names in PASSES_OF.items() if pass_name in names]
+    return exercises[-1] if exercises else None

@@ -154,15 +154,15 @@ def whose_answers(exercises: Iterable[str]) -> str:
 def describe_owners(numbers: Iterable[int]) -> str:
     """One sentence on whose code is run."""
     found = {number: whose(number) for number in numbers}
-    mine = {number: said for number, said in found.items() if said != THE_REFERENCES}
-    if not mine:
+    learners = {number: said for number, said in found.items() if said != THE_REFERENCES}
+    if not learners:
         return "The code is the reference's; an answer of yours takes its place once it passes its checks."
     if set(found.values()) == {YOURS}:
         return "All the code is yours."
-    partly = [said.removeprefix(f"{YOURS} but for ") for said in mine.values() if said != YOURS]
+    partly = [said.removeprefix(f"{YOURS} but for ") for said in learners.values() if said != YOURS]
     but = f", but for {join_with_and(partly)}" if partly else ""
-    rest = "" if len(mine) == len(found) else "; the other chapters' is the reference's"
-    return f"The code of chapter{'s' * (len(mine) > 1)} {join_with_and(map(str, mine))} is yours{but}{rest}."
+    rest = "" if len(learners) == len(found) else "; the other chapters' is the reference's"
+    return f"The code of chapter{'s' * (len(learners) > 1)} {join_with_and(map(str, learners))} is yours{but}{rest}."
 
 
 def join_with_and(names: Iterable[str]) -> str:

@@ -108,15 +108,15 @@ def checks_of_exercise(chapter: Chapter, exercise_id: str) -> list[Check]:
 class Examiner(contextlib.AbstractContextManager):
     """Runs checks one after another in a child process, and starts a new one where the last was lost.
 
-    whose: LEARNER, if the answers may use the learner's earlier chapters. Then each file, and each text that is saved
+    owner: LEARNER, if the answers may use the learner's earlier chapters. Then each file, and each text that is saved
     to it, gets a child of its own: what one of them does to TVM must not reach another. spare: have the next child
     ready, so that a save is answered at once.
     """
 
-    def __init__(self, whose: str = REFERENCE, *, spare: bool = False) -> None:
+    def __init__(self, owner: str = REFERENCE, *, spare: bool = False) -> None:
         self.child: Child | None = None
         self.machine = ""
-        self._whose, self._closed = whose, False
+        self._owner, self._closed = owner, False
         self._text: tuple = ()  # which file the child has loaded, and which text
         self._wants_spare = spare
         self._spare: Child | None = None
@@ -127,7 +127,7 @@ class Examiner(contextlib.AbstractContextManager):
     def _start(self, impl: Path, text: str) -> None:
         if self._closed:  # by Ctrl-C in another thread: start nothing more
             raise RuntimeError("This examiner is closed.")
-        if self.child and self._whose == LEARNER and self._text != (impl, text):
+        if self.child and self._owner == LEARNER and self._text != (impl, text):
             self.child.close()
             self.child = None
         if self.child is None:
@@ -137,7 +137,7 @@ class Examiner(contextlib.AbstractContextManager):
             self._spare = self._new_child()
 
     def _new_child(self) -> Child:
-        return Child("chapters.runner.worker", environment={WHOSE: self._whose})
+        return Child("chapters.runner.worker", environment={WHOSE: self._owner})
 
     def close(self) -> None:
         self._closed = True
@@ -277,11 +277,11 @@ def _describe_lost(lost: Lost, check: Check, impl: Path) -> Failure:
 class Engine(contextlib.AbstractContextManager):
     """Runs exercises on several examiners at once, each in its own thread with its own child process.
 
-    whose, spare: as an Examiner takes them.
+    owner, spare: as an Examiner takes them.
     """
 
-    def __init__(self, whose: str, workers: int | None = None, *, spare: bool = False) -> None:
-        self._whose, self._spare = whose, spare
+    def __init__(self, owner: str, workers: int | None = None, *, spare: bool = False) -> None:
+        self._owner, self._spare = owner, spare
         self._count = workers or min(MOST_WORKERS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="examiner")
         self._own = threading.local()
@@ -303,7 +303,7 @@ class Engine(contextlib.AbstractContextManager):
     def _examiner(self) -> Examiner:
         """The examiner of this thread."""
         if not hasattr(self._own, "examiner"):
-            self._own.examiner = Examiner(self._whose, spare=self._spare)
+            self._own.examiner = Examiner(self._owner, spare=self._spare)
             with self._lock:
                 self._examiners.append(self._own.examiner)
         return self._own.examiner

@@ -69,10 +69,10 @@ def find_untouched(chapter: Chapter, text: str) -> set[str]:
     """The exercises of `chapter` whose regions in `text` are still as the stub has them."""
     blank = regions(stub_text(chapter))
     try:
-        mine = regions(text)
+        learners = regions(text)
     except CourseError:  # markers that do not pair
         return set()
-    return {key for key, body in blank.items() if mine.get(key) == body}
+    return {key for key, body in blank.items() if learners.get(key) == body}
 
 
 def find_not_begun(chapter: Chapter, path: Path) -> set[str]:
@@ -194,10 +194,10 @@ def find_answered(chapter: Chapter, text: str) -> set[str]:
     if not text.strip():
         return set()
     try:
-        mine, blank = regions(text), regions(stub_text(chapter))
+        learners, blank = regions(text), regions(stub_text(chapter))
     except CourseError:  # markers that do not pair
         return every
-    unchanged = {key for key, body in mine.items() if body == blank.get(key) or _is_todo(body)}
+    unchanged = {key for key, body in learners.items() if body == blank.get(key) or _is_todo(body)}
     return every - unchanged
 
 
@@ -208,15 +208,15 @@ def find_lost_answers(chapter: Chapter) -> tuple[Path, list[str]] | None:
     `restore --forget` have put aside is not lost.
     """
     copies, aside = copies_of(chapter), _numbers_put_aside(chapter)
-    mine = read_loosely(chapter.stub) if chapter.stub.exists() else ""
-    here = find_answered(chapter, mine)
+    current = read_loosely(chapter.stub) if chapter.stub.exists() else ""
+    here = find_answered(chapter, current)
     texts = [read_loosely(copy) for copy in copies]
-    went_back = mine in texts[:-1] and mine != texts[-1]
+    went_back = current in texts[:-1] and current != texts[-1]
     for copy, text in reversed(list(zip(copies, texts, strict=True))):
         there = find_answered(chapter, text)
         lacking = there - here
         if went_back and copy == copies[-1]:
-            lacking |= {key for key in there if fingerprint(text, key) != fingerprint(mine, key)}
+            lacking |= {key for key in there if fingerprint(text, key) != fingerprint(current, key)}
         lacking = {k for k in lacking if number_of(copy) > aside.get(k, 0)}
         if lacking:
             return copy, [exercise.id for exercise in chapter.exercises if exercise.id in lacking]
@@ -254,11 +254,11 @@ def move_answers(chapter: Chapter) -> str:
     """
     text, fresh = read_source(chapter.stub), stub_text(chapter)
     try:
-        mine = regions(text)
+        learners = regions(text)
         begun = {
-            new: mine[old]
+            new: learners[old]
             for new, old in _match_functions(fresh, text).items()
-            if not _is_todo(mine[old])
+            if not _is_todo(learners[old])
         }
         return with_regions(fresh, begun)
     except CourseError as error:
@@ -268,12 +268,12 @@ def move_answers(chapter: Chapter) -> str:
 def describe_moves(chapter: Chapter, text: str) -> list[str]:
     """Sentences on the answers in `text` that `move_answers` gives another number, or leaves out, and why."""
     fresh = stub_text(chapter)
-    found, functions, mine = _match_functions(fresh, text), _find_functions(text), regions(text)
+    found, functions, learners = _match_functions(fresh, text), _find_functions(text), regions(text)
     moved = [f"{old} is {new}" for new, old in found.items() if old != new]
     unmarked = [e.id for e in chapter.exercises if e.id not in found and _defines(text, e.name)]
     given, gone = [], []
     for old, places in functions.items():
-        if old not in found.values() and not _is_todo(mine[old]):
+        if old not in found.values() and not _is_todo(learners[old]):
             names = [place.rpartition(".")[2] for place in places]
             (given if all(_defines(fresh, name) for name in names) else gone).append(old)
     said = [f"New numbers: {', '.join(moved)}."] if moved else []

@@ -50,11 +50,11 @@ class _Run:
     def begin(self, items: list[ExerciseItem]) -> None:
         """Hand every exercise to an engine; capstones first, because their checks take longest."""
         for item in sorted(items, key=lambda item: not item.chapter.is_capstone):
-            whose = LEARNER if item.answer == item.chapter.stub else REFERENCE
-            if whose not in self.engines:
-                self.engines[whose] = Engine(whose)
+            owner = LEARNER if item.answer == item.chapter.stub else REFERENCE
+            if owner not in self.engines:
+                self.engines[owner] = Engine(owner)
             item.report = ExerciseReport(
-                item.chapter, item.exercise, item.answer, self.engines[whose]
+                item.chapter, item.exercise, item.answer, self.engines[owner]
             )
         self.reports = [item.report for item in items]
 
@@ -204,11 +204,11 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
 
 def _summarize(run: _Run) -> list[str]:
     lines = []
-    for whose, name in ((REFERENCE, "REFERENCE (solutions/)"), (LEARNER, "YOUR code (chapters/)")):
-        if whose in run.engines:
-            machine = run.engines[whose].machine
+    for owner, name in ((REFERENCE, "REFERENCE (solutions/)"), (LEARNER, "YOUR code (chapters/)")):
+        if owner in run.engines:
+            machine = run.engines[owner].machine
             lines.append(f"{name}, {machine}" if machine else name)
-            those = [one for one in run.reports if one.is_learners == (whose == LEARNER)]
+            those = [one for one in run.reports if one.is_learners == (owner == LEARNER)]
             for chapter, its in itertools.groupby(those, lambda report: report.chapter):
                 states = [report.state for report in its]
                 done, total = states.count("passed"), len(states)
@@ -220,12 +220,12 @@ def _summarize(run: _Run) -> list[str]:
     )
     if REFERENCE in run.engines:
         lines.append(f"This was the {CHECKED}.")
-    mine = [report for report in run.reports if report.is_learners]
-    for chapter in dict.fromkeys(report.chapter for report in mine):
+    learners = [report for report in run.reports if report.is_learners]
+    for chapter in dict.fromkeys(report.chapter for report in learners):
         if said := learner_file.describe_faults(chapter):
             lines.append(f"!! {said}")
-    lines += [f"!! {report.record_error}" for report in mine if report.record_error][:1]
-    if left := next((report.exercise for report in mine if report.state not in FINE), None):
+    lines += [f"!! {report.record_error}" for report in learners if report.record_error][:1]
+    if left := next((report.exercise for report in learners if report.state not in FINE), None):
         lines.append(f"Next: exercise {left.id}, {left.title} ({left.minutes} min).")
         lines.append(f"      python -m chapters check {left.id}")
     return lines

@@ -150,9 +150,9 @@ def with_regions(text: str, bodies: dict[str, list[str]]) -> str:
 
     Raises CourseError if `text` does not have the markers of one of them.
     """
-    mine = regions(text)
+    present = regions(text)
     for key, wanted in bodies.items():
-        if len(mine.get(key, [])) != len(wanted):
+        if len(present.get(key, [])) != len(wanted):
             raise CourseError(
                 f"The lines `# BEGIN exercise {key} …` and `# END exercise {key}` are gone."
             )
