@@ -73,13 +73,13 @@ def _row(measured: dict, m: int, k: int, unit: str, seconds: dict[str, float]) -
     fused, separate = seconds[f"{unit}, fused"], seconds[f"{unit}, separate"]
     tile = seconds.get(f"{unit}, at the tile")
     operations = 2 * m * measured["n"] * k
-    predicted = _predicted(m * measured["n"], k, fused, seconds["bias pass alone"])
+    predicted = _predict(m * measured["n"], k, fused, seconds["bias pass alone"])
     at_the_tile = f"{separate / tile:.2f}" if tile else ""
     times = f"{separate / fused:.2f}", f"{predicted:.2f}", at_the_tile
     return m, k, unit, *times, f"{operations / fused / 1e9:.0f}"
 
 
-def _predicted(elements: int, k: int, fused: float, bias_pass: float) -> float:
+def _predict(elements: int, k: int, fused: float, bias_pass: float) -> float:
     """The chapter's prediction of the speedup, from the seconds of the fused kernel and of the bias pass alone.
 
     The bias pass moves 12 bytes per element, which gives the bytes per second. The fused kernel's operations, divided

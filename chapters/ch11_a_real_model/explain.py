@@ -16,7 +16,7 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import llvm_host
 from chapters.kit.quantized.dot_products import lanes_of
-from chapters.runner.earlier import whose, whose_answers
+from chapters.runner.earlier import find_owner, whose
 
 STEPS = 30
 GIVEN = "given"
@@ -50,7 +50,7 @@ def explain(
 
 def _name_owner(exercise: str) -> str:
     """Whose answer it is. exercise: a chapter's number, or exercises with commas between them."""
-    return whose_answers(exercise.split(", ")) if "." in exercise else whose(int(exercise))
+    return find_owner(exercise.split(", ")) if "." in exercise else whose(int(exercise))
 
 
 def time_step(model: ChatModel, token: int) -> tuple[dict[str, float], dict[str, int]]:

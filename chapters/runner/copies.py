@@ -24,7 +24,7 @@ def copies_of(chapter: Chapter) -> list[Path]:
 
 
 def _copies_in(data: Path, chapter: Chapter) -> list[Path]:
-    return sorted(_folder(data, chapter).glob("*.py"), key=number_of)
+    return sorted(_folder(data, chapter).glob("*.py"), key=copy_number)
 
 
 def _folder(data: Path, chapter: Chapter) -> Path:
@@ -50,7 +50,7 @@ def follow_checkout() -> str:
     return ""
 
 
-def number_of(copy: Path) -> int:
+def copy_number(copy: Path) -> int:
     """Copies of a chapter are numbered: a clock may go backwards."""
     found = re.match(r"(\d+)-", copy.name)
     return int(found[1]) if found else 0
@@ -68,7 +68,7 @@ def keep_copy(chapter: Chapter) -> Path:
         return before[-1]
     folder = _folder(make_data_folder(), chapter)
     folder.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(number_of(before[-1]) + 1 if before else 1):
+    for number in itertools.count(copy_number(before[-1]) + 1 if before else 1):
         name = f"{number:04}-{time.strftime('%Y%m%d-%H%M%S')}-{chapter.stub.stem}.py"
         if not list(folder.glob(f"{number:04}-*")) and create_file(folder / name, content):
             return folder / name

@@ -145,7 +145,7 @@ def whose(number: int) -> str:
     return f"{YOURS} but for {join_with_and(others)}" if others else YOURS
 
 
-def whose_answers(exercises: Iterable[str]) -> str:
+def find_owner(exercises: Iterable[str]) -> str:
     """Whose answers to these exercises `earlier` gives: YOURS, THE_REFERENCES or "partly yours"."""
     own = {one in _list_passed(int(one.split(".")[0])) for one in exercises}
     return {(True,): YOURS, (False,): THE_REFERENCES}.get(tuple(own), "partly yours")

@@ -19,10 +19,10 @@ from chapters.runner import progress
 from chapters.runner.catalogue import find_mistake
 from chapters.runner.copies import (
     copies_of,
+    copy_number,
     create_file,
     is_newest_copy,
     keep_copy,
-    number_of,
     replace_file,
 )
 from chapters.runner.course import ROOT, Chapter, CourseError, chapters
@@ -135,7 +135,7 @@ def note_origin(chapter: Chapter) -> None:
 
 def put_aside(chapter: Chapter, exercise_ids: Iterable[str]) -> None:
     """Record that the learner gives up the answers to some exercises that the copies hold now."""
-    newest = max(map(number_of, copies_of(chapter)), default=0)
+    newest = max(map(copy_number, copies_of(chapter)), default=0)
     with contextlib.suppress(OSError):
         progress.update(
             chapter.short,
@@ -217,7 +217,7 @@ def find_lost_answers(chapter: Chapter) -> tuple[Path, list[str]] | None:
         lacking = there - here
         if went_back and copy == copies[-1]:
             lacking |= {key for key in there if fingerprint(text, key) != fingerprint(current, key)}
-        lacking = {k for k in lacking if number_of(copy) > aside.get(k, 0)}
+        lacking = {k for k in lacking if copy_number(copy) > aside.get(k, 0)}
         if lacking:
             return copy, [exercise.id for exercise in chapter.exercises if exercise.id in lacking]
     return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from chapters.kit.draw.drawing import Drawing, plain
+from chapters.kit.draw.drawing import Drawing, strip_types
 from chapters.kit.draw.table import count_noun
 from chapters.kit.ir.tensor_ir import innermost_blocks, summed_values
 
@@ -125,7 +125,7 @@ def kernel_picture(func: tirx.PrimFunc, title: str) -> KernelPicture:
         raise ValueError("There are no threads to draw: no loop is bound to threadIdx.x.")
     return KernelPicture(
         title,
-        plain(extents.get("blockIdx.x", 1)),
+        strip_types(extents.get("blockIdx.x", 1)),
         int(extents["threadIdx.x"]),
         int(extents.get("threadIdx.y", 1)),
         tuple(_step(realize, loops, parameters) for loops, realize in found),

@@ -14,7 +14,7 @@ from functools import cached_property
 import tvm
 from tvm import relax
 
-from chapters.kit.draw.drawing import SMALLEST, Drawing, SideBySide, plain, side_by_side
+from chapters.kit.draw.drawing import SMALLEST, Drawing, SideBySide, side_by_side, strip_types
 from chapters.kit.draw.layered_layout import Layout, lay_out
 from chapters.kit.draw.table import count_noun
 
@@ -242,7 +242,7 @@ def _describe_type(ty) -> str:
     if dims is None:
         shape = "?" if ty.ndim < 0 else "×".join("?" * ty.ndim)
     else:
-        shape = "×".join(map(plain, dims)) or "scalar"
+        shape = "×".join(map(strip_types, dims)) or "scalar"
     return f"{shape} {ty.dtype}"
 
 
