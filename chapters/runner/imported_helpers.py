@@ -16,17 +16,9 @@ from chapters.runner.course import ROOT, chapters
 from chapters.runner.earlier import MADE_OF
 from chapters.runner.regions import file_digest
 
-PARTS = (
-    "solutions",
-    "tests",
-    "docs",
-    "chapters/kit",
-    "chapters/runner",
-    "chapters/checking",
-    "chapters/__init__.py",
-)
-PARTS += tuple(f"chapters/{name}.py" for name in ("child", "environment", "opened", "program"))
-COURSE = tuple(ROOT / part for part in (*PARTS, "chapters/whose_code.py"))
+FOLDERS = ("solutions", "tests", "docs", "chapters/kit", "chapters/runner", "chapters/checking")
+FILES = ("__init__", "child", "environment", "opened", "program", "whose_code")
+COURSE = tuple(ROOT / part for part in (*FOLDERS, *(f"chapters/{name}.py" for name in FILES)))
 IMPORT = re.compile(r"chapters\.(ch\d\d_\w+)(?:\.(\w+)|\s+import\s+([\w, ]+))")
 
 

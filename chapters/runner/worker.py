@@ -56,43 +56,34 @@ def make_answerer() -> Callable[[dict], object]:
 
 
 def run_check(
-    checks: ModuleType, name: str, path: Path, after_load: Callable[[], object] = lambda: None
+    checks: ModuleType, name: str, path: Path, after_load: Callable[[], object]
 ) -> tuple[dict, Answer | None]:
-    """Run the check `name` on the answer in the file at `path`; the outcome, and the answer unless loading failed."""
+    """Run the check `name` on the answer in the file at `path`.
+
+    Returns the fields of an Outcome that are not its defaults, and the answer unless loading failed.
+    """
     path = path.resolve()
     try:
         impl = load(path)
     except CheckFailed as error:
-        return _make_outcome("failed", failure=error.failure.as_dict(), unreadable=True), None
+        return {"state": "failed", "failure": error.failure.as_dict(), "unreadable": True}, None
     after_load()
     try:
         getattr(checks, name)(impl)
-        return _make_outcome("passed"), impl
+        return {"state": "passed"}, impl
     except Skip as skip:
-        return _make_outcome("skipped", reason=str(skip)), impl
+        return {"state": "skipped", "reason": str(skip)}, impl
     except RuntimeError as error:  # a stub's NotImplementedError leaves a TVM pass as RuntimeError
         if said := exercise_to_write(error):
-            return _make_outcome("todo", reason=said), impl
+            return {"state": "todo", "reason": said}, impl
         failed = _describe_exception(error, path, impl._text)
     except CheckFailed as error:
         if isinstance(error.__cause__, NotImplementedError):
-            return _make_outcome("todo", reason=message_of(error.__cause__)), impl
+            return {"state": "todo", "reason": message_of(error.__cause__)}, impl
         failed = error
     except BaseException as error:
         failed = _describe_exception(error, path, impl._text)
-    return _make_outcome("failed", failure=failed.failure.as_dict()), impl
-
-
-def _make_outcome(state: str, **more: object) -> dict:
-    return {
-        "state": state,
-        "failure": None,
-        "reason": "",
-        "unreadable": False,
-        "loaded": "",
-        "files": {},
-        **more,
-    }
+    return {"state": "failed", "failure": failed.failure.as_dict()}, impl
 
 
 def _describe_exception(error: BaseException, path: Path, text: str) -> CheckFailed:
