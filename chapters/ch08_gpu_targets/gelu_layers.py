@@ -15,7 +15,7 @@ from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.bench import gpu_linear_bench
-from chapters.kit.bench.gpu_clock import Call, keep_result, measure_case, shared_bytes
+from chapters.kit.bench.gpu_clock import TUNED, Call, keep_result, measure_case, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.gpu_results import EAGER_GELU
 from chapters.kit.gpu import mma, wgmma
@@ -62,23 +62,19 @@ def by_triton(x, w, bias):
     return keep_result(lambda: linear_gelu(x, w, bias))
 
 
-def eager(x, w, bias):
-    """PyTorch, operator by operator: the library's product with the bias in its epilogue, then GELU."""
-    from torch.nn import functional
+def eager(x, w, bias, **how):
+    """PyTorch, operator by operator: the library's product with the bias in its epilogue, then GELU.
 
-    return keep_result(lambda: functional.gelu(functional.linear(x, w, bias)))
-
-
-def compiled_by_torch(x, w, bias):
-    """PyTorch's own compiler, with all its tuning except CUDA graphs: it may choose a template that holds the GELU."""
+    how: options for torch.compile, which then may choose a template that holds the GELU.
+    """
     import torch
     from torch.nn import functional
 
-    @torch.compile(mode="max-autotune-no-cudagraphs", dynamic=False)
-    def both(x, w, bias):
+    def linear_gelu(x, w, bias):
         return functional.gelu(functional.linear(x, w, bias))
 
-    return keep_result(lambda: both(x, w, bias))
+    run = torch.compile(linear_gelu, **how) if how else linear_gelu
+    return keep_result(lambda: run(x, w, bias))
 
 
 IMPLEMENTATIONS = {
@@ -86,7 +82,7 @@ IMPLEMENTATIONS = {
     "wgmma": bind_kernel(make_hopper_kernel),
     "Triton": by_triton,
     EAGER_GELU: eager,
-    "torch.compile": compiled_by_torch,
+    "torch.compile": functools.partial(eager, **TUNED),
 }
 
 

@@ -17,6 +17,8 @@ from chapters.kit.measure.quantiles import Quantiles, measure_in_turns
 ROUNDS, QUICK_ROUNDS = 10, 2
 CASE_SECONDS, QUICK_SECONDS = 2.0, 0.1  # of timing within a case
 COPY = "copy"  # a copy of as many bytes: no implementation, but what the others are compared with
+# torch.compile's options: all its tuning except CUDA graphs
+TUNED = {"mode": "max-autotune-no-cudagraphs", "dynamic": False}
 Call = Callable[[], object]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from chapters.kit.bench import gpu_clock
-from chapters.kit.bench.gpu_clock import Call, WrongNumbersError, keep_result
+from chapters.kit.bench.gpu_clock import TUNED, Call, WrongNumbersError, keep_result
 from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.measure.quantiles import Quantiles
 
@@ -153,27 +153,16 @@ def bind_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
     return make
 
 
-def eager(x1, x2, weight, epsilon: float) -> Norm:
-    """PyTorch, operator by operator."""
+def eager(x1, x2, weight, epsilon: float, **how) -> Norm:
+    """PyTorch, operator by operator; with options for torch.compile through that."""
     import torch
 
-    def both():
+    def add_norm(x1, x2, weight):
         total = x1 + x2
         return torch.nn.functional.rms_norm(total, weight.shape, weight, epsilon), total
 
-    return keep_result(both)
-
-
-def compiled_by_torch(x1, x2, weight, epsilon: float) -> Norm:
-    """PyTorch's own compiler, with all its tuning except CUDA graphs."""
-    import torch
-
-    @torch.compile(mode="max-autotune-no-cudagraphs", dynamic=False)
-    def both(x1, x2, weight):
-        total = x1 + x2
-        return torch.nn.functional.rms_norm(total, weight.shape, weight, epsilon), total
-
-    return keep_result(lambda: both(x1, x2, weight))
+    run = torch.compile(add_norm, **how) if how else add_norm
+    return keep_result(lambda: run(x1, x2, weight))
 
 
 def by_flashinfer(x1, x2, weight, epsilon: float) -> Norm:
@@ -200,5 +189,5 @@ def by_quack(x1, x2, weight, epsilon: float) -> Norm:
     return keep_result(both)
 
 
-LIBRARIES = {"PyTorch": eager, "torch.compile": compiled_by_torch}
+LIBRARIES = {"PyTorch": eager, "torch.compile": functools.partial(eager, **TUNED)}
 LIBRARIES |= {"FlashInfer": by_flashinfer, "quack": by_quack}
