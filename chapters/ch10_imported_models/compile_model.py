@@ -320,7 +320,7 @@ def time_table(name: str) -> Table:
 def time_model(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing], list[str]]:
     """({who ran the model: its Timing}, a sentence for each who could not)."""
     given = {"name": name, "folder": os.getcwd()}
-    functions = ("tvm_pipeline", "torch_baseline", "torch_compile_baseline")
+    functions = ("tvm_pipeline", "torch_baseline", "torch_compile")
     candidates = [Candidate(HERE, function, given) for function in functions]
     return compare(candidates, threads=threads, rounds=rounds)
 
@@ -358,33 +358,26 @@ def tvm_pipeline(name: str, folder: str) -> dict:
     return {key: (partial(compile_module(mod), *tensors), None) for key, mod in mods.items()}
 
 
-def torch_baseline(name: str, folder: str) -> dict:
-    """The model as PyTorch runs it, operator by operator."""
-    os.chdir(folder)
-    return {"PyTorch": (_torch_call(*load(name)), None)}
-
-
-def torch_compile_baseline(name: str, folder: str) -> dict:
-    """The model through torch.compile, which needs a C++ compiler."""
+def torch_baseline(name: str, folder: str, by: str = "PyTorch") -> dict:
+    """The model as PyTorch runs it, operator by operator, or by "torch.compile", which needs a C++ compiler."""
     import torch
 
     os.chdir(folder)
     model, inputs = load(name)
-    call = _torch_call(torch.compile(runnable(model), dynamic=False), inputs)
-    call_compiled(call)
-    return {"torch.compile": (call, None)}
-
-
-def _torch_call(model, inputs) -> Callable[[], object]:
-    import torch
-
-    model, (args, kwargs) = runnable(model), arguments(inputs)
+    run, (args, kwargs) = runnable(model), arguments(inputs)
+    if by == "torch.compile":
+        run = torch.compile(run, dynamic=False)
 
     @torch.inference_mode()
     def call():
-        return model(*args, **kwargs)
+        return run(*args, **kwargs)
 
-    return call
+    if by == "torch.compile":
+        call_compiled(call)
+    return {by: (call, None)}
+
+
+torch_compile = partial(torch_baseline, by="torch.compile")
 
 
 if __name__ == "__main__":
