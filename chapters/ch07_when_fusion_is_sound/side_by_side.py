@@ -26,7 +26,7 @@ from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.runner.earlier import earlier
 
-HERE = "chapters.ch07_when_fusion_is_sound.side_by_side"
+HERE = "chapters.ch07_when_fusion_is_sound.side_by_side"  # where a child finds `make_answerer`
 SECONDS = 120  # for one primitive on one case, compilation included
 MOST_CHILDREN = 4  # each holds TVM
 OUTSIDE = "outside its arrays"
@@ -142,13 +142,9 @@ def make_answerer() -> Callable[[list[str]], tuple[str, str]]:
 
 
 class Judge:
-    """Judges one case after another in a child process; starts a new one where the last may be damaged.
+    """Judges one case after another in a child process; starts a new one where the last may be damaged."""
 
-    module: where the child finds `make_answerer`.
-    """
-
-    def __init__(self, module: str = HERE):
-        self._module = module
+    def __init__(self):
         self._child: Child | None = None
 
     def verdict(self, name: str) -> Verdict:
@@ -159,7 +155,7 @@ class Judge:
 
     def _ask(self, primitive: str, name: str) -> tuple[str, str]:
         if self._child is None:
-            self._child = Child(self._module)
+            self._child = Child(HERE)
         self._child.wait_until_ready()  # so that a child that cannot start does not count as a crash of the case
         try:
             came, how = self._child.ask([primitive, name], SECONDS)
