@@ -387,7 +387,7 @@ def _first_token(seconds: dict[str, float]) -> list[plots.Figure]:
     )
     title = "From the start of a process to the first token"
     caption = "Everything was read from disk before. Chapter 11 shows where our time goes."
-    table = _bench(11, "first_token").table_of(seconds)
+    table = _bench(11, "first_token").make_table(seconds)
     return [plots.bars(entries, "less is better", title, caption, table, claim=claim)]
 
 
