@@ -29,7 +29,8 @@ class LearnersFiles:
         paths = sysconfig.get_paths()
         self._installed = [Path(paths[kind]).resolve() for kind in ("stdlib", "purelib", "platlib")]
         self._answers = {chapter.stub for chapter in chapters()}
-        self._before = set(sys.modules)  # what this process itself needs
+        # what this process itself needs, and then each module that turned out not to be the learner's
+        self._others = dict(sys.modules)
         self._seen: dict[Path, str] = {}  # digests when they were seen first
         # by a module's file: its path if it is the learner's, else None
         self._learners: dict[str, Path | None] = {}
@@ -59,14 +60,16 @@ class LearnersFiles:
     def _find_modules(self) -> dict[str, Path]:
         found = {}
         for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if name in self._before or name.startswith("answer_") or not isinstance(file, str):
+            if self._others.get(name) is module or name.startswith("answer_"):
                 continue
-            made_of = str(vars(module).get(MADE_OF, file))
+            file = getattr(module, "__file__", None)
+            made_of = str(vars(module).get(MADE_OF, file)) if isinstance(file, str) else ""
             if made_of not in self._learners:
-                self._learners[made_of] = self._find_learners_path(made_of)
+                self._learners[made_of] = self._find_learners_path(made_of) if made_of else None
             path = self._learners[made_of]
-            if path and os.path.isabs(file):
+            if not path:
+                self._others[name] = module
+            elif os.path.isabs(file):
                 found[name] = path
         return found
 
