@@ -68,7 +68,7 @@ class Lost(Exception):
     def __init__(self, late: bool, code: int, printed: str, stack: str, began: bool = True):
         self.late, self.code, self.printed, self.stack = late, code, printed, stack
         self.began = began
-        super().__init__("took too long" if late else ended(code))
+        super().__init__("took too long" if late else name_exit(code))
 
     def place(self, path: Path) -> str:
         """Where in the file at `path` the child was, in words; "" if it was elsewhere."""
@@ -81,7 +81,7 @@ class Lost(Exception):
         return len(re.findall(rf'File "[^"]*{re.escape(path.name)}", {line} in', self.stack))
 
 
-def ended(code: int) -> str:
+def name_exit(code: int) -> str:
     """An exit code in words."""
     if code == 0xC0000005:
         return "an access violation"
@@ -206,13 +206,13 @@ def main(module: str, arguments: list[str]) -> None:
     folder = Path(os.environ[FOLDER])
     # the parent may kill this process at any time, and then removes its folder: temporary files belong there
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
-    questions = _from_parent(os.fdopen(os.dup(0), "r", encoding="utf-8"))
+    questions = _read_questions(os.fdopen(os.dup(0), "r", encoding="utf-8"))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     process = os.getpid()
     if hasattr(os, "register_at_fork"):  # a process that the code forks must not hold the pipe
         os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
     printed = _redirect_prints(folder / "printed")
-    _limit()
+    _limit_resources()
     answer = importlib.import_module(module).make_answerer(*arguments)
     stack = (folder / "stack").open("w", encoding="utf-8")
     faulthandler.enable(stack)  # only now: TVM's import sets a handler of its own for SIGSEGV
@@ -251,7 +251,7 @@ def _redirect_prints(path: Path):
     return printed
 
 
-def _from_parent(stream) -> queue.Queue[str]:
+def _read_questions(stream) -> queue.Queue[str]:
     """The questions, read in a thread: when the parent is gone, this process ends too."""
     lines: queue.Queue[str] = queue.Queue()
 
@@ -266,7 +266,7 @@ def _from_parent(stream) -> queue.Queue[str]:
     return lines
 
 
-def _limit() -> None:
+def _limit_resources() -> None:
     """Bound what this process may print or write and, on Linux, allocate: asking for more raises at once.
 
     RLIMIT_DATA counts memory that can be written, not the address space that a GPU driver reserves.

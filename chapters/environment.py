@@ -93,9 +93,9 @@ def find_hidden_module(*folders):
     """A sentence if a file in the course's folder or in `folders` hides a module of Python or a package; else ""."""
     for place in dict.fromkeys([ROOT, *map(os.path.realpath, folders)]):
         for name, module in _modules_in(place):
-            whose = "Python's own module" if module in sys.stdlib_module_names else "the package"
+            owner = "Python's own module" if module in sys.stdlib_module_names else "the package"
             if module in sys.stdlib_module_names or module in PACKAGES:
-                return f"{name} in {place} hides {whose} {module}: rename it."
+                return f"{name} in {place} hides {owner} {module}: rename it."
     return ""
 
 

@@ -17,11 +17,11 @@ WHOSE = "FUSION_WHOSE"  # the environment variable
 LEARNER, REFERENCE = "learner", "reference"
 
 
-def decide(whose: str) -> None:
+def decide(owner: str) -> None:
     """Make this process, and those it starts, about LEARNER or REFERENCE, unless its parent has decided already."""
-    if whose not in (LEARNER, REFERENCE):
-        raise ValueError(f"a run is about {LEARNER!r} or {REFERENCE!r}, and not {whose!r}")
-    os.environ.setdefault(WHOSE, whose)
+    if owner not in (LEARNER, REFERENCE):
+        raise ValueError(f"a run is about {LEARNER!r} or {REFERENCE!r}, and not {owner!r}")
+    os.environ.setdefault(WHOSE, owner)
 
 
 def about_learner() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from chapters.kit.bench.matmul_peers import checked, operands
+from chapters.kit.bench.operands import check_product, draw_tensors
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import measure
 from chapters.kit.draw.table import Table, duration
@@ -39,13 +39,13 @@ def unscheduled(rows, n, k, seed):
     from chapters.runner.earlier import earlier
 
     target = llvm_host()["target"]
-    x, w, (stored_w, stored_x, _) = operands(rows, n, k, seed)
+    x, w, (stored_w, stored_x, _) = draw_tensors(rows, n, k, seed)
     before = linear_layer(rows, n, k)
     calls = {}
     for name, mod in (("transposed", before), ("fused", earlier(3).FuseTransposeMatmul()(before))):
         machine = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
         call = partial(machine["main"], stored_x, stored_w)
-        calls[name] = (call, checked(call().numpy(), x, w))
+        calls[name] = (call, check_product(call().numpy(), x, w))
     return calls
 
 

@@ -7,6 +7,7 @@ tensor, and the weight.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable
@@ -15,20 +16,21 @@ import numpy as np
 
 from chapters.kit.bench.gpu_norm_bench import EPSILON, TOLERANCE
 from chapters.kit.bench.gpu_norm_bench import bytes_moved as bytes_counted
-from chapters.kit.bench.timing import compiled_by_torch, measure
+from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
+from chapters.kit.bench.timing import call_compiled, measure
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.limits import ITEM_BYTES
 
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 8192))
 DTYPES = ("float32", "float16", "bfloat16")
-PEERS = ("ours", "unfused", "bounds", "numpy_peer", "torch_peer", "torch_compile_peer")
-TORCH = ("torch_peer", "torch_compile_peer")  # may run in an interpreter without TVM and ml_dtypes
+# those of PyTorch may run in an interpreter without TVM and ml_dtypes
+CANDIDATES = ("ours", "unfused", "bounds", "numpy_baseline", "torch_baseline", "torch_compile")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """Measure everything: {name of a results file: seconds per call}; also passes each table to `say`."""
     from chapters.ch04_add_rms_norm import registers
-    from chapters.kit.bench.gpu_clock import missing
+    from chapters.kit.bench.gpu_clock import explain_no_gpu
 
     shapes = ((64, 1, 512),) if quick else SHAPES
     rounds, cpu = 3 if quick else 15, {}
@@ -36,15 +38,15 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
         cpu[str(threads)] = {}
         for shape, dtype in itertools.product(shapes, DTYPES):
             arguments = {"shape": shape, "dtype": dtype, "threads": threads}
-            taken = measure(__name__, PEERS, arguments, rounds=rounds, say=say, torch=TORCH)
+            taken = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say)
             cpu[str(threads)][f"{dtype} {shape}"] = taken
     say(f"\n{cpu_table(cpu)}\n")
     found = {"ch04_cpu": cpu}
     if not registers.missing():
         found[registers.NAME] = registers.count_registers()
         say(f"\n{registers.table(found[registers.NAME])}\n")
-    if missing():
-        say(f"not measured on a GPU: {missing()}")
+    if explain_no_gpu():
+        say(f"not measured on a GPU: {explain_no_gpu()}")
     else:
         from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
         from chapters.kit.bench.gpu_norm_bench import measure_all
@@ -56,14 +58,12 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 # --- numbers ------------------------------------------------------------------------------------------
 
 
-def draw_arrays(shape, dtype: str, seed: int) -> list[np.ndarray]:
-    """x1, x2 and a weight, drawn in float32 and rounded to `dtype`, still as float32."""
-    random = np.random.default_rng(seed)
-    sizes = shape, shape, shape[-1:]
-    return [rounded(random.standard_normal(size, dtype="float32"), dtype) for size in sizes]
+def draw_rounded(shape, dtype: str, seed: int) -> list[np.ndarray]:
+    """x1, x2 and a weight, rounded to `dtype`, still as float32."""
+    return [round_to(array, dtype) for array in draw_arrays(seed, shape, shape, shape[-1:])]
 
 
-def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
     """`values`, float32, rounded to `dtype`, still as float32; bfloat16 too, without ml_dtypes."""
     if dtype != "bfloat16":
         return values.astype(dtype).astype("float32")
@@ -72,38 +72,36 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     return (to_nearest_even & 0xFFFF0000).view("float32")
 
 
-def numbers(shape, dtype: str, seed: int) -> list[np.ndarray]:
-    """The arrays of `draw_arrays` in `dtype`."""
+def draw_inputs(shape, dtype: str, seed: int) -> list[np.ndarray]:
+    """The arrays of `draw_rounded` in `dtype`."""
     import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16
 
-    return [array.astype(dtype) for array in draw_arrays(shape, dtype, seed)]
+    return [array.astype(dtype) for array in draw_rounded(shape, dtype, seed)]
 
 
-def checked(norm, total, arrays, dtype: str = "") -> float:
+def check_norm(norm, total, arrays, dtype: str = "") -> float:
     """The norm's largest error against float64, relative to its largest element; ValueError if it is too large.
 
     dtype: the dtype that the arrays were rounded to, if they are float32 arrays.
     """
     dtype = dtype or str(arrays[0].dtype)
     x1, x2, weight = (array.astype("float32") for array in arrays)
-    sums = rounded(x1 + x2, dtype)
+    sums = round_to(x1 + x2, dtype)
     exact = sums.astype("float64")
     exact /= np.sqrt(np.mean(exact * exact, axis=-1, keepdims=True) + EPSILON)
     exact *= weight.astype("float64")
-    error = float(np.abs(norm.astype("float64") - exact).max() / np.abs(exact).max())
-    if not error < TOLERANCE[dtype] or not (total.astype("float32") == sums).all():
-        raise ValueError(f"wrong numbers: the norm's relative error is {error:.1e}")
-    return error
+    if not (total.astype("float32") == sums).all():
+        raise ValueError("wrong numbers: the sum is not x1 + x2, rounded")
+    return check_error(norm.astype("float64"), exact, TOLERANCE[dtype], "the norm")
 
 
-# --- peers: each runs in its own process --------------------------------------------------------------
+# --- candidates: each runs in its own process -----------------------------------------------------
 
 
 def ours(shape, dtype, threads, seed):
     """The kernel that the pass makes for LLVM, called directly."""
     import tvm
 
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
     from chapters.kit.ir.row_index import row_dimensions
     from chapters.kit.machine import llvm_host
@@ -111,11 +109,11 @@ def ours(shape, dtype, threads, seed):
     dims = row_dimensions([tvm.tirx.IntImm("int64", n) for n in shape])
     kernel = cpu_kernel(dims, shape[-1], dtype, EPSILON).with_attr("global_symbol", "main")
     call = tvm.compile(kernel, target=llvm_host()["target"])["main"]
-    arrays = numbers(shape, dtype, seed)
+    arrays = draw_inputs(shape, dtype, seed)
     outputs = [np.full_like(arrays[0], np.nan) for _ in range(2)]
     tensors = [in_numpy_memory(a) for a in (*arrays, *outputs)]
     call(*tensors)
-    error = checked(tensors[3].numpy(), tensors[4].numpy(), arrays)
+    error = check_norm(tensors[3].numpy(), tensors[4].numpy(), arrays)
     return {"ours": (lambda: call(*tensors), error)}
 
 
@@ -124,23 +122,21 @@ def unfused(shape, dtype, threads, seed):
     import tvm
     from tvm import relax
 
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cases import add_norm
     from chapters.kit.machine import llvm_host
 
-    arrays = numbers(shape, dtype, seed)
+    arrays = draw_inputs(shape, dtype, seed)
     layer = add_norm.unfused(shape, dtype, EPSILON)
     vm = relax.VirtualMachine(tvm.compile(layer, target=llvm_host()["target"]), tvm.cpu())
     tensors = [in_numpy_memory(a) for a in arrays]
     main = vm["main"]
     norm, total = main(*tensors)
-    return {"unfused": (lambda: main(*tensors), checked(norm.numpy(), total.numpy(), arrays))}
+    return {"unfused": (lambda: main(*tensors), check_norm(norm.numpy(), total.numpy(), arrays))}
 
 
 def bounds(shape, dtype, threads, seed):
     """Two reads and two writes of the same number of bytes, with plain and with streaming stores."""
     from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.machine import llvm_host
 
     chunks = max(1, int(np.prod(shape)) * ITEM_BYTES[dtype] // (4 * CHUNK))
@@ -153,9 +149,9 @@ def bounds(shape, dtype, threads, seed):
     }
 
 
-def numpy_peer(shape, dtype, threads, seed):
+def numpy_baseline(shape, dtype, threads, seed):
     """Plain NumPy, which computes 16-bit dtypes in float32."""
-    arrays = numbers(shape, dtype, seed)
+    arrays = draw_inputs(shape, dtype, seed)
     x1, x2, weight = arrays
     scale = weight.astype("float32")
 
@@ -166,24 +162,15 @@ def numpy_peer(shape, dtype, threads, seed):
         norm = wide * (1 / np.sqrt(mean + np.float32(EPSILON))) * scale
         return norm.astype(total.dtype, copy=False), total
 
-    return {"NumPy": (call, checked(*call(), arrays))}
+    return {"NumPy": (call, check_norm(*call(), arrays))}
 
 
-def torch_peer(shape, dtype, threads, seed):
-    """PyTorch, operator by operator."""
-    return _torch_calls("PyTorch", shape, dtype, threads, seed)
-
-
-def torch_compile_peer(shape, dtype, threads, seed):
-    """The same through torch.compile."""
-    return _torch_calls("torch.compile", shape, dtype, threads, seed)
-
-
-def _torch_calls(name, shape, dtype, threads, seed):
+def torch_baseline(shape, dtype, threads, seed, name="PyTorch"):
+    """PyTorch, operator by operator; with the name "torch.compile" through that."""
     import torch
 
     torch.set_num_threads(threads)
-    arrays = draw_arrays(shape, dtype, seed)
+    arrays = draw_rounded(shape, dtype, seed)
     tensors = [torch.from_numpy(array).to(getattr(torch, dtype)) for array in arrays]
 
     def eager(x1, x2, weight):
@@ -196,32 +183,35 @@ def _torch_calls(name, shape, dtype, threads, seed):
         with torch.inference_mode():
             return function(*tensors)
 
-    results = compiled_by_torch(call) if name == "torch.compile" else call()
+    results = call_compiled(call) if name == "torch.compile" else call()
     norm, total = (result.float().numpy() for result in results)
-    return {name: (call, checked(norm, total, arrays, dtype))}
+    return {name: (call, check_norm(norm, total, arrays, dtype))}
+
+
+torch_compile = functools.partial(torch_baseline, name="torch.compile")
 
 
 # --- tables -------------------------------------------------------------------------------------------
 
 
 def cpu_table(measured: dict) -> Table:
-    """Speed, share of the bounds, and the peers' times relative to ours."""
+    """Speed, share of the bounds, and the baselines' times relative to ours."""
     rows = []
     for threads, by_case in measured.items():
         for case, seconds in by_case.items():
-            mine = seconds["ours"]
+            ours = seconds["ours"]
             dtype, shape = case.split(" ", 1)
             moved = bytes_counted(tuple(int(n) for n in shape.strip("()").split(",")), dtype)
             bound = min(seconds["plain stores"], seconds["streaming stores"])
             times = [
-                f"{seconds[name] / mine:.1f}×" if name in seconds else "–"
+                f"{seconds[name] / ours:.1f}×" if name in seconds else "–"
                 for name in ("unfused", "NumPy", "PyTorch", "torch.compile")
             ]
-            share = f"{seconds['plain stores'] / mine:.0%}", f"{bound / mine:.0%}"
-            rows.append((threads, dtype, shape, f"{moved / mine / 1e9:.1f} GB/s", *share, *times))
+            share = f"{seconds['plain stores'] / ours:.0%}", f"{bound / ours:.0%}"
+            rows.append((threads, dtype, shape, f"{moved / ours / 1e9:.1f} GB/s", *share, *times))
     header = ("threads", "dtype", "shape", "speed", "of plain copy", "of best copy")
-    peers = ("unfused takes", "NumPy takes", "PyTorch takes", "torch.compile takes")
-    return Table((*header, *peers), rows)
+    ratios = ("unfused takes", "NumPy takes", "PyTorch takes", "torch.compile takes")
+    return Table((*header, *ratios), rows)
 
 
 TABLES = ("ch04_cpu", "ch04_gpu", "ch04_registers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 
 from chapters.kit.bench import gpu_norm_bench
-from chapters.kit.bench.gpu_clock import returned
+from chapters.kit.bench.gpu_clock import keep_result
 from chapters.kit.bench.gpu_norm_bench import EPSILON, Norm
 from chapters.kit.ir.row_index import row_dimensions
 from chapters.runner.earlier import earlier
@@ -29,12 +29,12 @@ def by_triton(x1, x2, weight, epsilon: float) -> Norm:
     """The kernel of triton_add_norm.py."""
     from chapters.ch04_add_rms_norm.triton_add_norm import add_norm
 
-    return returned(lambda: add_norm(x1, x2, weight, epsilon))
+    return keep_result(lambda: add_norm(x1, x2, weight, epsilon))
 
 
 IMPLEMENTATIONS = {
-    "wide_kernel": gpu_norm_bench.by_kernel(lambda *case: kernels(*case)["wide_kernel"]),
-    "row_kernel": gpu_norm_bench.by_kernel(lambda *case: kernels(*case)["row_kernel"]),
+    "wide_kernel": gpu_norm_bench.bind_kernel(lambda *case: kernels(*case)["wide_kernel"]),
+    "row_kernel": gpu_norm_bench.bind_kernel(lambda *case: kernels(*case)["row_kernel"]),
     "Triton": by_triton,
     **gpu_norm_bench.LIBRARIES,
 }

@@ -12,9 +12,8 @@ from chapters.ch04_add_rms_norm.gpu_norms import kernels
 from chapters.kit.bench.kernel_counts import compiler, save_counts
 from chapters.kit.bench.results import SourcedTable, load, made_with
 from chapters.kit.draw.table import Table
-from chapters.kit.gpu.cuda_resources import missing, resources
-from chapters.kit.gpu.launches import HostProgram
-from chapters.kit.gpu.targets import cuda
+from chapters.kit.gpu.cuda_resources import missing
+from chapters.kit.gpu.kernel_report import used_by
 
 NAME = "ch04_registers"
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
@@ -26,9 +25,7 @@ def count_registers(architectures: tuple[str, ...] = ARCHITECTURES) -> dict:
     found: dict = {}
     for arch in architectures:
         for name, func in sorted(kernels(*DECODE).items()):
-            program = HostProgram(func, cuda(arch))
-            (kernel,) = program.kernels.values()
-            used = resources(kernel.source, arch)
+            used, _ = used_by(func, arch)
             found.setdefault(arch, {})[name] = {
                 "registers": used.registers,
                 "spilled_bytes": used.spill_store_bytes + used.spill_load_bytes,

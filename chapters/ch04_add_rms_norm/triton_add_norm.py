@@ -1,4 +1,4 @@
-"""The same fused kernel in Triton, one program per row: a peer for `bench 4` on a machine with a GPU."""
+"""The same fused kernel in Triton, one program per row: a baseline of `bench 4` on a machine with a GPU."""
 
 import torch
 import triton

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.kit.bench.matmul_peers import checked, numbers, operands
+from chapters.kit.bench.operands import check_product, draw_arrays, draw_tensors, in_numpy_memory
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import measure
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -19,8 +19,7 @@ from chapters.kit.draw.table import Table, duration
 
 N = K = 4096
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
-KERNELS = ("ours", "numpy_peer", "torch_peer", "bounds")
-TORCH = ("torch_peer",)  # may run in an interpreter without TVM
+KERNELS = ("ours", "numpy_baseline", "torch_baseline", "bounds")  # PyTorch: perhaps without TVM
 # two layers of an ordinary shape, small enough to have random weights
 DECODER = LlamaConfig(
     hidden_size=1024,
@@ -41,7 +40,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
     def taken(functions: tuple[str, ...], rows: int, threads: int = 1) -> dict[str, float]:
         arguments = {"rows": rows, "n": n, "k": k, "threads": threads}
-        return measure(__name__, functions, arguments, rounds=rounds, say=say, torch=TORCH)
+        return measure(__name__, functions, arguments, rounds=rounds, say=say)
 
     counts = (1, 64) if quick else ROWS
     threads = {
@@ -62,7 +61,7 @@ def peak(seconds: dict[str, float], threads: int, bound: str = "multiply-add") -
     return 2 * MULTIPLY_ADDS * threads / seconds[bound]
 
 
-# --- peers: each runs in its own process --------------------------------------------------------------
+# --- candidates: each runs in its own process -----------------------------------------------------
 
 
 def _kernel(rows: int, n: int, k: int):
@@ -85,36 +84,35 @@ def ours(rows, n, k, threads, seed):
 
     target = llvm_host()["target"]
     kernel = tvm.compile(earlier(5).schedule(_kernel(rows, n, k), target), target=target)["main"]
-    x, w, tensors = operands(rows, n, k, seed)
+    x, w, tensors = draw_tensors(rows, n, k, seed)
     kernel(*tensors)
-    return {"ours": (lambda: kernel(*tensors), checked(tensors[-1].numpy(), x, w))}
+    return {"ours": (lambda: kernel(*tensors), check_product(tensors[-1].numpy(), x, w))}
 
 
-def numpy_peer(rows, n, k, threads, seed):
-    x, w = numbers(rows, n, k, seed)
+def numpy_baseline(rows, n, k, threads, seed):
+    x, w = draw_arrays(seed, (rows, k), (n, k))
     out = np.empty((rows, n), "float32")
     np.matmul(x, w.T, out=out)
-    return {"NumPy": (lambda: np.matmul(x, w.T, out=out), checked(out, x, w))}
+    return {"NumPy": (lambda: np.matmul(x, w.T, out=out), check_product(out, x, w))}
 
 
-def torch_peer(rows, n, k, threads, seed):
+def torch_baseline(rows, n, k, threads, seed):
     import torch
 
     torch.set_num_threads(threads)
-    x, w = map(torch.from_numpy, numbers(rows, n, k, seed))
+    x, w = map(torch.from_numpy, draw_arrays(seed, (rows, k), (n, k)))
     linear = torch.nn.functional.linear
 
     def call():
         with torch.inference_mode():
             return linear(x, w)
 
-    return {"PyTorch": (call, checked(call().numpy(), x.numpy(), w.numpy()))}
+    return {"PyTorch": (call, check_product(call().numpy(), x.numpy(), w.numpy()))}
 
 
 def bounds(rows, n, k, threads, seed):
     """Kernels that do a part of the work: read w; multiply and add in registers; compute the tile, if there is one."""
     from chapters.kit.bench.cpu_bounds import multiply_add, multiply_tile, read_matrix
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cpu.matmul_tile import has_few_rows, matmul_tile
     from chapters.kit.machine import llvm_host
 
@@ -180,20 +178,20 @@ def _one_token(generator):
 
 
 def kernel_table(measured: dict) -> Table:
-    """GFLOP/s by number of rows, the peers' times relative to ours, and shares of the nearer bound and of the tile."""
+    """GFLOP/s by number of rows, the baselines' times over ours, and shares of the nearer bound and of the tile."""
     rows = []
     size = measured["n"] * measured["k"]
     for threads, by_rows in measured["threads"].items():
         for count, seconds in by_rows.items():
             work = 2 * int(count) * size
-            mine = seconds["ours"]
+            ours = seconds["ours"]
             bound = max(seconds["read w"], work / peak(seconds, int(threads)))
             torch = seconds.get("PyTorch")
-            speed = work / mine
+            speed = work / ours
             tile = peak(seconds, int(threads), "tile") if "tile" in seconds else None
-            times = f"{seconds['NumPy'] / mine:.2f}×", f"{torch / mine:.2f}×" if torch else "–"
+            times = f"{seconds['NumPy'] / ours:.2f}×", f"{torch / ours:.2f}×" if torch else "–"
             nearer = "reading w" if bound == seconds["read w"] else "arithmetic"
-            shares = f"{bound / mine:.0%} of {nearer}", f"{speed / tile:.0%}" if tile else "–"
+            shares = f"{bound / ours:.0%} of {nearer}", f"{speed / tile:.0%}" if tile else "–"
             rows.append((threads, count, f"{speed / 1e9:.0f}", *times, *shares))
     times = "NumPy's time", "PyTorch's time"
     shares = "share of the bound", "of its tile alone"

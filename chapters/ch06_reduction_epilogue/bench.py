@@ -11,16 +11,17 @@ from collections.abc import Callable
 
 import numpy as np
 
+from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.bench.results import Several, SourcedTable, load, not_yet, sourced_table
-from chapters.kit.bench.timing import MissingPeer, measure
+from chapters.kit.bench.timing import Unavailable, measure
 from chapters.kit.cpu.int8_numbers import expected, numbers
 from chapters.kit.draw.table import Table
 
 M, N = 512, 4096
 STEPS = (64, 256, 1024, 4096)
 TALL = 2048  # rows of a second, larger output, with the shortest sums: there the bias counts most
-PEERS = ("vnni", "amx", "traffic", "torch_peer", "torch_packed")
-TORCH = ("torch_peer", "torch_packed")  # may run in an interpreter without TVM
+# those of PyTorch may run in an interpreter without TVM
+CANDIDATES = ("vnni", "amx", "traffic", "torch_baseline", "torch_packed")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
@@ -30,7 +31,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
     def taken(m: int, k: int) -> dict[str, float]:
         sizes = {"m": m, "n": n, "k": k}
-        return measure(__name__, PEERS, sizes, rounds=rounds, say=say, torch=TORCH)
+        return measure(__name__, CANDIDATES, sizes, rounds=rounds, say=say)
 
     steps = {str(k): taken(m, k) for k in (STEPS[:2] if quick else STEPS)}
     tall = {"m": 2 * m if quick else TALL, "k": STEPS[0]}
@@ -61,8 +62,8 @@ def beside_torch(measured: dict) -> Table:
         if (tiles := seconds.get("AMX, fused")) is None:
             continue
         bare = seconds.get("AMX, without bias")
-        peers = (seconds.get(name) for name in ("PyTorch", "PyTorch, packed ahead"))
-        times = (f"{time / tiles:.2f}×" if time else "–" for time in peers)
+        baselines = (seconds.get(name) for name in ("PyTorch", "PyTorch, packed ahead"))
+        times = (f"{time / tiles:.2f}×" if time else "–" for time in baselines)
         rows.append((int(k), f"{tiles / bare - 1:+.1%}" if bare else "–", *times))
     header = ("K", "the bias costs", "PyTorch takes", "PyTorch with packed weights takes")
     return Table(header, rows)
@@ -72,13 +73,13 @@ def _row(measured: dict, m: int, k: int, unit: str, seconds: dict[str, float]) -
     fused, separate = seconds[f"{unit}, fused"], seconds[f"{unit}, separate"]
     tile = seconds.get(f"{unit}, at the tile")
     operations = 2 * m * measured["n"] * k
-    predicted = _predicted(m * measured["n"], k, fused, seconds["bias pass alone"])
+    predicted = _predict(m * measured["n"], k, fused, seconds["bias pass alone"])
     at_the_tile = f"{separate / tile:.2f}" if tile else ""
     times = f"{separate / fused:.2f}", f"{predicted:.2f}", at_the_tile
     return m, k, unit, *times, f"{operations / fused / 1e9:.0f}"
 
 
-def _predicted(elements: int, k: int, fused: float, bias_pass: float) -> float:
+def _predict(elements: int, k: int, fused: float, bias_pass: float) -> float:
     """The chapter's prediction of the speedup, from the seconds of the fused kernel and of the bias pass alone.
 
     The bias pass moves 12 bytes per element, which gives the bytes per second. The fused kernel's operations, divided
@@ -109,10 +110,10 @@ def show_results() -> SourcedTable | Several:
     return Several([sourced_table(found, 6, speedups), beside_torch(found["measured"])])
 
 
-# --- peers: each runs in its own process --------------------------------------------------------------
+# --- candidates: each runs in its own process -----------------------------------------------------
 
 
-def _checked(out: np.ndarray, a: np.ndarray, w: np.ndarray, c: np.ndarray) -> float:
+def _check_exact(out: np.ndarray, a: np.ndarray, w: np.ndarray, c: np.ndarray) -> float:
     """0.0, the error of an exact result; ValueError if some of eight rows is not exact."""
     some = np.unique(np.linspace(0, len(a) - 1, 8).astype(int))
     if not (out[some] == expected(a[some], w, c)).all():
@@ -124,13 +125,12 @@ def vnni(m, n, k, seed):
     """The three schedules; the primitive is the learner's if it passes its checks."""
     import tvm
 
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cpu import vnni as unit
     from chapters.kit.cpu.int8_matmul import WAYS, pack, schedule
     from chapters.runner.earlier import earlier
 
     if not unit.runs_here():
-        raise MissingPeer("this processor has no vpdpbusd")
+        raise Unavailable("this processor has no vpdpbusd")
     a, w, c = numbers(m, n, k, seed)
     inputs = [in_numpy_memory(x) for x in (a, pack(w), c)]
     found = {}
@@ -138,7 +138,7 @@ def vnni(m, n, k, seed):
         kernel = tvm.compile(schedule(m, n, k, way, earlier(6)).mod, target=unit.target())["main"]
         out = in_numpy_memory(np.full((m, n), -7, np.int32))
         kernel(*inputs, out)
-        error = _checked(out.numpy(), a, w, c)
+        error = _check_exact(out.numpy(), a, w, c)
         found[f"vpdpbusd, {way}"] = (lambda kernel=kernel, out=out: kernel(*inputs, out), error)
     return found
 
@@ -147,11 +147,10 @@ def amx(m, n, k, seed):
     """The kernels on tiles: both ways of adding the bias, and none."""
     import tvm
 
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cpu import amx as unit
 
     if not unit.runs_here():
-        raise MissingPeer("there are no AMX tiles here")
+        raise Unavailable("there are no AMX tiles here")
     a, w, c = numbers(m, n, k, seed)
     inputs = [in_numpy_memory(x) for x in (a, unit.pack(w), c)]
     more = [in_numpy_memory(x) for x in (unit.configuration(), np.full((m, n), -7, np.int32))]
@@ -160,7 +159,7 @@ def amx(m, n, k, seed):
         kernel = tvm.compile(unit.product(m, n, k, way), target=unit.target())["main"]
         out = in_numpy_memory(np.full((m, n), -7, np.int32))
         kernel(*inputs, out, *more)
-        error = _checked(out.numpy(), a, w, np.zeros_like(c) if way == "without bias" else c)
+        error = _check_exact(out.numpy(), a, w, np.zeros_like(c) if way == "without bias" else c)
         found[f"AMX, {way}"] = (lambda kernel=kernel, out=out: kernel(*inputs, out, *more), error)
     return found
 
@@ -170,7 +169,6 @@ def traffic(m, n, k, seed):
     import tvm
     from tvm import s_tir, te
 
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.machine import llvm_host
 
     sums = te.placeholder((m, n), "int32", "sums")
@@ -184,7 +182,7 @@ def traffic(m, n, k, seed):
     return {"bias pass alone": (lambda: kernel(*tensors), None)}
 
 
-def torch_peer(m, n, k, seed):
+def torch_baseline(m, n, k, seed):
     """PyTorch's int8 product and then the bias. It packs the weights at each call; ours are packed beforehand."""
     import torch
 
@@ -197,7 +195,7 @@ def torch_peer(m, n, k, seed):
         with torch.inference_mode():
             return torch._int_mm(x, wt).add_(bias)
 
-    return {"PyTorch": (call, _checked(call().numpy(), a, w, c))}
+    return {"PyTorch": (call, _check_exact(call().numpy(), a, w, c))}
 
 
 def torch_packed(m, n, k, seed):
@@ -210,13 +208,13 @@ def torch_packed(m, n, k, seed):
     try:
         pack, linear = torch.ops.onednn.qlinear_prepack, torch.ops.onednn.qlinear_pointwise
     except AttributeError:
-        raise MissingPeer("this PyTorch has no quantized operators of oneDNN") from None
+        raise Unavailable("this PyTorch has no quantized operators of oneDNN") from None
     if not torch.cpu._is_vnni_supported():
-        raise MissingPeer("without VNNI oneDNN adds pairs of products in 16 bits, which overflow")
+        raise Unavailable("without VNNI oneDNN adds pairs of products in 16 bits, which overflow")
     torch.set_num_threads(1)
     a, w, c = numbers(m, n, k, seed)
     if not (np.abs(expected(a, w, c)) < 2**24).all():
-        raise MissingPeer(f"K = {k} gives sums that are not exact in float32")
+        raise Unavailable(f"K = {k} gives sums that are not exact in float32")
     packed = pack(torch.from_numpy(w), [m, k])
     weights = packed, torch.ones(n), torch.zeros(n, dtype=torch.int64)
     x, bias = torch.from_numpy(a), torch.from_numpy(c).float()
@@ -227,4 +225,4 @@ def torch_packed(m, n, k, seed):
             out = (1.0, 0, torch.float32)
             return linear(x, scale, zero, *weights, bias, *out, "none", [], "")
 
-    return {"PyTorch, packed ahead": (call, _checked(call().numpy(), a, w, c))}
+    return {"PyTorch, packed ahead": (call, _check_exact(call().numpy(), a, w, c))}

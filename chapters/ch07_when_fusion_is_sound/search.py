@@ -20,7 +20,7 @@ import tvm
 from chapters.ch07_when_fusion_is_sound.side_by_side import BAD, fused, outcome
 from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cases.hard_cases import Case
-from chapters.runner.earlier import earlier, whose_is_run
+from chapters.runner.earlier import describe_owners, earlier
 
 DRAWS = 300  # programs, at most, until one goes wrong
 CONDITIONS = "each point once", "nobody between", "own element", "sums unseen", "order of rounding"
@@ -36,7 +36,7 @@ class Wrong:
     came: str
 
     def __str__(self) -> str:
-        return f"{self.case.text}\n{_difference(self)}"
+        return f"{self.case.text}\n{_describe_difference(self)}"
 
 
 def drawn(draw_case: Callable[[Draw], Case], number: int) -> Case:
@@ -56,7 +56,7 @@ def goes_wrong(case: Case, fuse: Callable) -> Wrong | None:
     return Wrong(case, mod, came) if came in BAD else None
 
 
-def smaller(wrong: Wrong, fuse: Callable) -> Wrong:
+def shrink(wrong: Wrong, fuse: Callable) -> Wrong:
     """`wrong` with as many fields of its case as possible set back to their defaults, one after another."""
     fields = [one for one in dataclasses.fields(Case) if one.name not in ("cause", "name")]
     for one in fields:
@@ -81,7 +81,7 @@ def left_out(code: ModuleType, condition: str) -> Iterator[None]:
         guard.update(before)
 
 
-def _difference(wrong: Wrong) -> str:
+def _describe_difference(wrong: Wrong) -> str:
     """The first element that differs, unfused and fused."""
     if wrong.came != "wrong":
         return f"the fused program: {wrong.came}"
@@ -97,7 +97,7 @@ def _difference(wrong: Wrong) -> str:
 
 def main() -> int:
     """Search, and print what was found; exit status 1 if some fault was not."""
-    print(whose_is_run([6, 7]))
+    print(describe_owners([6, 7]))
     code, missed = earlier(7), []
     opponents = {"your chapter 6 primitive": earlier(6).fuse_reduction_epilogue}
     opponents |= dict.fromkeys((f"without “{name}”" for name in CONDITIONS), code.fuse_epilogue)
@@ -106,7 +106,7 @@ def main() -> int:
         with left_out(code, condition) if condition else contextlib.nullcontext():
             found = (goes_wrong(drawn(code.draw_case, n), fuse) for n in range(DRAWS))
             first = next(filter(None, found), None)
-            print(f"\n--- {title}\n{smaller(first, fuse) if first else 'nothing went wrong'}")
+            print(f"\n--- {title}\n{shrink(first, fuse) if first else 'nothing went wrong'}")
         missed += [title] * (first is None)
     return int(bool(missed))
 

@@ -26,7 +26,7 @@ from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.runner.earlier import earlier
 
-HERE = "chapters.ch07_when_fusion_is_sound.side_by_side"
+HERE = "chapters.ch07_when_fusion_is_sound.side_by_side"  # where a child finds `make_answerer`
 SECONDS = 120  # for one primitive on one case, compilation included
 MOST_CHILDREN = 4  # each holds TVM
 OUTSIDE = "outside its arrays"
@@ -75,25 +75,25 @@ def outcome(case: Case, mod: tvm.IRModule | None) -> str:
         s_tir.Schedule(mod)
     except Exception:
         return "not well-formed"
-    expected = _unfused(case)
+    expected = _run_unfused(case)
     try:
         got = run_compiled(mod, case.arguments())
     except WroteOutside:
         return OUTSIDE
     except Exception:
         return "does not compile"
-    if not all(_same(a, b) for a, b in zip(got, expected, strict=True)):
+    if not all(_are_equal(a, b) for a, b in zip(got, expected, strict=True)):
         return "wrong"
     return "right" if _declares_its_reads(mod) else "reads not declared"
 
 
 @lru_cache(maxsize=1000)  # all primitives are compared with the same run
-def _unfused(case: Case) -> list[np.ndarray]:
+def _run_unfused(case: Case) -> list[np.ndarray]:
     """What the case computes unfused."""
     return run_compiled(tvm.IRModule({"main": case.func}), case.arguments())
 
 
-def _same(got: np.ndarray, expected: np.ndarray) -> bool:
+def _are_equal(got: np.ndarray, expected: np.ndarray) -> bool:
     """Whether the arrays are equal, with NaN equal to NaN; floats within 0.1 %, as mistakes here are larger."""
     if got.dtype.kind in "iu":
         return np.array_equal(got, expected)
@@ -110,10 +110,10 @@ def _declares_its_reads(mod: tvm.IRModule) -> bool:
     written = [region.source for region in writes]
     found = {r.source: r for r in reads if not any(r.source.same_as(w) for w in written)}
     declared = {region.source: region for region in block.reads}
-    return all(source in declared and _box(declared[source], r) for source, r in found.items())
+    return all(source in declared and _covers(declared[source], r) for source, r in found.items())
 
 
-def _box(declared, found) -> bool:
+def _covers(declared, found) -> bool:
     """Whether a declared region is as wide as the one found, or wider, along each axis."""
     prove = tvm.sym.Analyzer()
     pairs = zip(declared.region, found.region, strict=True)
@@ -142,13 +142,9 @@ def make_answerer() -> Callable[[list[str]], tuple[str, str]]:
 
 
 class Judge:
-    """Judges one case after another in a child process; starts a new one where the last may be damaged.
+    """Judges one case after another in a child process; starts a new one where the last may be damaged."""
 
-    module: where the child finds `make_answerer`.
-    """
-
-    def __init__(self, module: str = HERE):
-        self._module = module
+    def __init__(self):
         self._child: Child | None = None
 
     def verdict(self, name: str) -> Verdict:
@@ -159,7 +155,7 @@ class Judge:
 
     def _ask(self, primitive: str, name: str) -> tuple[str, str]:
         if self._child is None:
-            self._child = Child(self._module)
+            self._child = Child(HERE)
         self._child.wait_until_ready()  # so that a child that cannot start does not count as a crash of the case
         try:
             came, how = self._child.ask([primitive, name], SECONDS)

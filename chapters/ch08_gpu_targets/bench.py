@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 from chapters.kit.bench import gpu_linear_bench as linear
 from chapters.kit.bench import gpu_norm_bench as norm
 from chapters.kit.bench import gpu_results
-from chapters.kit.bench.gpu_clock import NoGpuError, missing, shared_bytes
+from chapters.kit.bench.gpu_clock import NoGpuError, explain_no_gpu, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
 
 # out x in of Llama-3-8B's linear layers: query, key and value; output; gate and up; down
@@ -28,16 +29,16 @@ DEVICE = "cuda"
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """{name of a results file: what was measured}; what there is, if it is stopped. Raises NoGpuError without a GPU."""
-    if missing():
+    if explain_no_gpu():
         raise NoGpuError(
-            f"Nothing was measured: {missing()}. This bench is for a machine with an NVIDIA GPU; "
+            f"Nothing was measured: {explain_no_gpu()}. This bench is for a machine with an NVIDIA GPU; "
             "chapter 8's checks run the same kernels without one."
         )
-    from chapters.kit.bench.gpu_ceilings import measured
+    from chapters.kit.bench.gpu_ceilings import measure_ceilings
 
     _sum_in_float32()
     until = time.monotonic() + (60.0 if quick else LONGEST)
-    ceilings = measured(quick, DEVICE).json()
+    ceilings = asdict(measure_ceilings(quick, DEVICE))
     copy, products = ceilings["copy_rate"] / 1e12, ceilings["matrix_rate"] / 1e12
     say(f"copy {copy:.3g} TB/s, bfloat16 {products:.4g} TFLOP/s")
     found = {}
@@ -103,9 +104,8 @@ def _measure(name: str, case, quick: bool, say) -> dict:
         return norm.measure(*case, IMPLEMENTATIONS, **about)
     if name == "ch08_gelu":
         from chapters.ch08_gpu_targets import gelu_layers
-        from chapters.kit.bench import gpu_gelu_bench
 
-        return gpu_gelu_bench.measure(case, gelu_layers.IMPLEMENTATIONS, **about)
+        return gelu_layers.measure(case, gelu_layers.IMPLEMENTATIONS, **about)
     if name == "ch08_steps":
         return linear.measure(case, steps(case), **about)
     kernels = kernels_for(case)
@@ -172,9 +172,6 @@ def _multiprocessors() -> int:
     from chapters.kit.gpu.wgmma_tile import MULTIPROCESSORS
 
     return tvm.cuda(0).multi_processor_count if tvm.cuda(0).exist else MULTIPROCESSORS
-
-
-BY_TVM = ("dlight",)  # the kernels that TVM's own rules schedule
 
 
 def kernels_for(layer: Layer) -> dict[str, Callable]:

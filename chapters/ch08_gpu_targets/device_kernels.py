@@ -105,24 +105,24 @@ def scaled_sum(problem: ScaledSum):
     return main.with_attr("global_symbol", "main")
 
 
-def _bound(answer, problem: ScaledSum, cut: tuple[int, int]):
+def _bind_elementwise(answer, problem: ScaledSum, cut: tuple[int, int]):
     sch = Schedule(scaled_sum(problem))
     answer.bind_elementwise(sch, sch.get_sblock("sum"), *cut)
     return sch.mod["main"]
 
 
-def _scheduled(answer, problem: Linear, _tile):
+def _schedule(answer, problem: Linear, _tile):
     sch, block = start_from_bias(matmul_bias(problem.m, problem.n, problem.k, problem.dtype))
     answer.schedule_within_limits(sch, block)
     return sch.mod["main"]
 
 
-def _on_tensor_cores(answer, problem: Linear, tile: WarpTile):
+def _schedule_tensor_cores(answer, problem: Linear, tile: WarpTile):
     layer = matmul_bias(problem.m, problem.n, problem.k, problem.dtype)
     return schedule_for_tensor_cores(layer, tile, answer.bias_fragment())
 
 
-def _decode(answer, problem: Linear, _tile):
+def _make_decode(answer, problem: Linear, _tile):
     return answer.decode_matmul(problem.n, problem.k, problem.dtype)
 
 
@@ -132,25 +132,25 @@ def _square(side: int, dtype: str = "float32") -> Linear:
 
 KERNELS = {
     "8.1": DeviceKernel(
-        _bound,
+        _bind_elementwise,
         [(ScaledSum(10, 30), (32, 4)), (ScaledSum(3, 64), (64, 2))],
         (ScaledSum(4096, 4096), ScaledSum(1024, 4096)),
         (256, 4),
     ),
     "8.2": DeviceKernel(
-        _scheduled,
+        _schedule,
         [(Linear(64, 128, 64), None), (Linear(128, 64, 128), None)],
         (_square(1024), _square(256)),
         cannot=GPU,
     ),
     "8.4": DeviceKernel(
-        _decode,
+        _make_decode,
         [(Linear(1, 12, 512), None), (Linear(1, 5, 256), None)],
         (Linear(1, 4096, 4096), Linear(1, 1024, 1024)),
         cannot=GPU,
     ),
     "8.5": DeviceKernel(
-        _on_tensor_cores,
+        _schedule_tensor_cores,
         [(Linear(64, 128, 64, dtype), WarpTile()) for dtype in ("float16", "bfloat16")],
         (_square(1024, "float16"), _square(256, "float16")),
         WarpTile(),

@@ -70,7 +70,7 @@ def requested_by_buffer(func: tirx.PrimFunc) -> dict[str, int]:
     requested: Counter[str] = Counter()
     for access in dict.fromkeys(accesses(func, CUDA)):
         if access.scope == "global":
-            requested[access.buffer] += _requested(access)
+            requested[access.buffer] += _count_requested(access)
     return dict(requested)
 
 
@@ -91,7 +91,7 @@ def describe(func: tirx.PrimFunc, name: str) -> str:
     return "Bytes by buffer: " + ", ".join(f"{b.name} {bytes_of(b):,}" for b in made) + "."
 
 
-def _requested(access: Access) -> int:
+def _count_requested(access: Access) -> int:
     """Of one access, if every warp touches as many sectors as the first one does in its first iteration."""
     warps = math.ceil(access.times / len(access.first))
     return warps * access.sectors * SECTOR_BYTES

@@ -45,7 +45,7 @@ H100 = {
 COUNTED = ("wgmma.mma_async", "cp.async", "ld.global", "st.global", "bar.sync")
 
 
-def lacking() -> str:
+def describe_missing() -> str:
     """What is missing here to record the texts; "" if nothing is."""
     needed = {"torch": "PyTorch", "triton": "Triton"}
     absent = [name for module, name in needed.items() if not importlib.util.find_spec(module)]
@@ -60,7 +60,7 @@ class _Written(Exception):
 
 
 @contextmanager
-def _h100():
+def _pretend_h100():
     """PyTorch and Triton take it that there is an H100. Nothing can run on it."""
     import torch
     from torch._dynamo.device_interface import CudaInterface, register_interface_for_device
@@ -87,23 +87,23 @@ def _h100():
     )
     with ExitStack() as stack:
         for name, answer in answers.items():
-            stack.enter_context(mock.patch.object(torch.cuda, name, _always(answer)))
+            stack.enter_context(mock.patch.object(torch.cuda, name, _return_always(answer)))
         for name in seen:
-            given = staticmethod(_always(answers[name]))
+            given = staticmethod(_return_always(answers[name]))
             stack.enter_context(mock.patch.object(CudaInterface, name, given))
         for name in skipped:
-            stack.enter_context(mock.patch(f"{passes}.{name}", _always(None)))
+            stack.enter_context(mock.patch(f"{passes}.{name}", _return_always(None)))
         register_interface_for_device("cuda:0", CudaInterface)
-        active = SimpleNamespace(get_current_target=_always(target))
+        active = SimpleNamespace(get_current_target=_return_always(target))
         stack.enter_context(mock.patch.object(driver, "_active", active))
         yield
 
 
-def _always(answer):
+def _return_always(answer):
     return lambda *_, **__: answer
 
 
-def inductor_text(function, shapes, **options) -> str:
+def write_with_inductor(function, shapes, **options) -> str:
     """The module that Inductor writes for `function` of tensors of these shapes. options: of Inductor's config."""
     import torch
     import torch._inductor.config as config
@@ -119,7 +119,7 @@ def inductor_text(function, shapes, **options) -> str:
 
     loading = mock.patch.object(GraphLowering, "_compile_to_module", stop)
     options |= {"force_disable_caches": True}
-    with _h100(), config.patch(options), loading, torch.no_grad():
+    with _pretend_h100(), config.patch(options), loading, torch.no_grad():
         with FakeTensorMode(allow_non_fake_inputs=True):
             kind = getattr(torch, DTYPE)
             tensors = [torch.empty(shape, dtype=kind, device="cuda:0") for shape in shapes]
@@ -145,7 +145,7 @@ def _linear(x, w, bias):
     return functional.gelu(functional.linear(x, w, bias))
 
 
-def tuned_text() -> tuple[str, list[str]]:
+def write_tuned() -> tuple[str, list[str]]:
     """(the text with the template of TILE, all candidates): Inductor would measure these, and keep the fastest."""
     from torch._inductor import select_algorithm
 
@@ -163,7 +163,7 @@ def tuned_text() -> tuple[str, list[str]]:
 
     select_algorithm.add_preprocessing_fn(only_one)
     try:
-        text = inductor_text(_linear, _LINEAR_SHAPES, max_autotune=True)
+        text = write_with_inductor(_linear, _LINEAR_SHAPES, max_autotune=True)
     finally:
         select_algorithm.clear_preprocessing_fns()
     return text, candidates
@@ -200,13 +200,13 @@ def count_registers(kernel, constants: dict[str, object], **options) -> dict:
     return {**found, "shared": made.metadata.shared}
 
 
-def kernel_of(text: str) -> str:
+def cut_kernel(text: str) -> str:
     """The one Triton kernel of Inductor's text, from `@triton.jit` on."""
     (kernel,) = re.findall(r"^@triton\.jit\n.*?(?=^''')", text, re.DOTALL | re.MULTILINE)
     return kernel
 
 
-def call_of(text: str) -> str:
+def cut_call(text: str) -> str:
     """The lines of Inductor's text that allocate, launch and return."""
     return re.search(r"^    def call\(.*?(?=^runner)", text, re.DOTALL | re.MULTILINE)[0]
 
@@ -217,11 +217,11 @@ def _as_kernel(text: str):
     head += "from torch._inductor.runtime.triton_helpers import libdevice\n\n\n"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.py")
-        path.write_text(head + kernel_of(text), encoding="utf-8")
+        path.write_text(head + cut_kernel(text), encoding="utf-8")
         spec = importlib.util.spec_from_file_location("inductor_kernel", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        return getattr(module, re.search(r"def (\w+)", kernel_of(text))[1])
+        return getattr(module, re.search(r"def (\w+)", cut_kernel(text))[1])
 
 
 def _counts(texts: dict[str, str]) -> dict[str, dict]:
@@ -230,7 +230,7 @@ def _counts(texts: dict[str, str]) -> dict[str, dict]:
 
     options = re.search(r"num_stages=(\d+),\s*num_warps=(\d+)", texts[TUNED])
     stages, warps = map(int, options.groups())
-    with _h100():
+    with _pretend_h100():
         return {
             f"{NORM}: our Triton": count_registers(_add_norm, {"BLOCK": SIZE}, num_warps=4),
             f"{NORM}: Inductor, R0_BLOCK=2048": count_registers(
@@ -251,12 +251,12 @@ def _counts(texts: dict[str, str]) -> dict[str, dict]:
 # --- the record -----------------------------------------------------------------------------------
 
 
-def recorded() -> dict:
+def record() -> dict:
     """The texts, the candidates of max-autotune, and the counts."""
-    tuned, candidates = tuned_text()
+    tuned, candidates = write_tuned()
     texts = {
-        NORM: inductor_text(_norm, ((ROWS, SIZE), (ROWS, SIZE), (SIZE,))),
-        LINEAR: inductor_text(_linear, _LINEAR_SHAPES),
+        NORM: write_with_inductor(_norm, ((ROWS, SIZE), (ROWS, SIZE), (SIZE,))),
+        LINEAR: write_with_inductor(_linear, _LINEAR_SHAPES),
         TUNED: tuned,
     }
     told = {"H100": H100, "rows": ROWS, "size": SIZE, "dtype": DTYPE}
@@ -305,7 +305,7 @@ def our_text(program: str) -> str:
         func = kernels((ROWS, 1, SIZE), DTYPE)["wide_kernel"]
     else:
         tile = mma.tile_for(ROWS, SIZE, SIZE)
-        func = gelu_layers.kernel(Layer(ROWS, SIZE, SIZE, DTYPE), tile)
+        func = gelu_layers.make_kernel(Layer(ROWS, SIZE, SIZE, DTYPE), tile)
     (kernel,) = HostProgram(func, CUDA).kernels.values()
     return kernel.source[kernel.source.rindex('extern "C" __global__') :].rstrip()
 
@@ -319,28 +319,28 @@ def excerpt(text: str, *parts: tuple[str, str, int]) -> str:
     for first, last, width in parts:
         start = next(n for n in range(at, len(lines)) if first in lines[n])
         end = next(n for n in range(start, len(lines)) if last in lines[n])
-        shown += [_left_out(start - at)] if start > at else []
+        shown += [_count_left_out(start - at)] if start > at else []
         shown += [x if len(x) <= width else f"{x[:width]}…" for x in lines[start : end + 1]]
         at = end + 1
-    return "\n".join([*shown, *([_left_out(len(lines) - at)] if at < len(lines) else [])])
+    return "\n".join([*shown, *([_count_left_out(len(lines) - at)] if at < len(lines) else [])])
 
 
-def _left_out(lines: int) -> str:
+def _count_left_out(lines: int) -> str:
     return f"    … {lines} line{'s' * (lines > 1)}"
 
 
 def text_of(program: str) -> str:
     """What Inductor wrote for NORM, LINEAR or TUNED: its kernel, and below it the lines that call it."""
     text = load(NAME)["measured"]["texts"][program]
-    return f"{kernel_of(text)}\n{call_of(text)}".rstrip()
+    return f"{cut_kernel(text)}\n{cut_call(text)}".rstrip()
 
 
 def main() -> int:
     """Record, print the counts, and write the results file; exit status 1 if a library is missing."""
-    if lacking():
-        print(lacking(), file=sys.stderr)
+    if describe_missing():
+        print(describe_missing(), file=sys.stderr)
         return 1
-    now = recorded()
+    now = record()
     print(counts_table(now), *now["candidates"], sep="\n")
     save(NAME, now, COMMAND)
     return 0

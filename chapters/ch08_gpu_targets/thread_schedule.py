@@ -27,17 +27,17 @@ def shared_matmul(
     func: tirx.PrimFunc, tile: ThreadTile, padding: int | None = None
 ) -> tirx.PrimFunc:
     """Return `naive_matmul` with A and B staged in shared memory. padding: elements per row; None: `row_padding`'s."""
-    return _staged(func, tile, padding)[0].mod["main"]
+    return _stage(func, tile, padding)[0].mod["main"]
 
 
 def pipelined_matmul(func: tirx.PrimFunc, tile: ThreadTile) -> tirx.PrimFunc:
     """Return `shared_matmul` with its copies in flight. tile.vector is 4, 8 or 16 bytes, the widths of cp.async."""
-    sch, k0 = _staged(func, tile, None)
+    sch, k0 = _stage(func, tile, None)
     overlap_copies(sch, k0)
     return sch.mod["main"]
 
 
-def _staged(func: tirx.PrimFunc, tile: ThreadTile, padding: int | None) -> Staged:
+def _stage(func: tirx.PrimFunc, tile: ThreadTile, padding: int | None) -> Staged:
     if padding is None:
         item_bytes = ITEM_BYTES[str(func.params[0].dtype)]
         padding = row_padding(tile.block_k, tile.thread_n, item_bytes, tile.vector)

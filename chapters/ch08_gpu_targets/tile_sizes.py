@@ -34,7 +34,7 @@ START = (64, 4, 16)  # the tile of the lesson's traced occupancy
 MOST_THREADS, MOST_REGISTERS = 1024, 255  # of a block, of a thread
 
 
-def tile_of(block: int, own: int, steps: int) -> ThreadTile | str:
+def choose_tile(block: int, own: int, steps: int) -> ThreadTile | str:
     """The tile with these sizes, with the widest vectors that divide its copies; or why there is none."""
     threads, copied = (block // own) ** 2, block * steps
     if threads > MOST_THREADS:
@@ -48,7 +48,7 @@ def tile_of(block: int, own: int, steps: int) -> ThreadTile | str:
 def tiles() -> dict[str, ThreadTile | str]:
     """The tiles of all settings of the sliders, by name, in the order of the picture's steps."""
     settings = itertools.product(BLOCKS, OWN, STEPS)
-    return {" ".join(map(str, setting)): tile_of(*setting) for setting in settings}
+    return {" ".join(map(str, setting)): choose_tile(*setting) for setting in settings}
 
 
 def count_tiles() -> dict:
@@ -128,7 +128,7 @@ class State:
         return self.used.spill_store_bytes + self.used.spill_load_bytes
 
 
-def state(counts: dict, arch: str) -> State:
+def compute_state(counts: dict, arch: str) -> State:
     """The state of a tile with these counts on `arch`."""
     registers, stored, loaded = counts["used"][arch]
     used, threads = Resources(registers, 0, stored, loaded, counts["shared"]), counts["threads"]
@@ -139,11 +139,11 @@ def state(counts: dict, arch: str) -> State:
 def _panel(board: Board, found: dict) -> Panel:
     arch = architecture(board.arch).target
     states = [
-        None if isinstance(tile, str) else state(found[name], arch)
+        None if isinstance(tile, str) else compute_state(found[name], arch)
         for name, tile in tiles().items()
     ]
     says = [
-        f"No kernel: {tile}." if one is None else _told(one)
+        f"No kernel: {tile}." if one is None else _describe_state(one)
         for one, tile in zip(states, tiles().values(), strict=True)
     ]
     meters = "".join(_meter(*meter, states) for meter in METERS)
@@ -158,7 +158,7 @@ def _panel(board: Board, found: dict) -> Panel:
     return Panel(board.name, says, body)
 
 
-def _told(one: State) -> str:
+def _describe_state(one: State) -> str:
     spills = f"{one.spilled:,} bytes spilled" if one.spilled else "nothing spilled"
     blocks = count_noun(one.resident, "block")
     return f"{one.used.registers} registers, {spills}; {blocks} resident, occupancy {100 * one.share:.1f} %"

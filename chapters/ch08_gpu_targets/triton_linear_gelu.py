@@ -1,4 +1,4 @@
-"""A linear layer with bias and GELU as one Triton kernel: a peer for `bench 8`, and a text for other-compilers.md."""
+"""A linear layer with bias and GELU as one Triton kernel: a baseline of `bench 8`, and shown in other-compilers.md."""
 
 import torch
 import triton

@@ -23,13 +23,13 @@ def schedule_for_tensor_cores(
     Sizes are multiples of the tile's. start: the intrinsic of `bias_fragment`, which replaces the init. overlap: keep
     the copies to shared memory in flight.
     """
-    sch, k0 = _scheduled(func, tile, start)
+    sch, k0 = _schedule(func, tile, start)
     if overlap:
         overlap_copies(sch, k0)
     return sch.mod["main"]
 
 
-def _scheduled(func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic) -> Staged:
+def _schedule(func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic) -> Staged:
     sch, block = start_from_bias(func)
     stored = sch.cache_write(block, 0, wmma.SUM_SCOPE)
     reads = [str(region.source.name) for region in sch.get(block).reads]

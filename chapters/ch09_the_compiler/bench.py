@@ -17,16 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from chapters.ch09_the_compiler import bench_epilogues
-from chapters.ch09_the_compiler.decoder_inputs import checked, read_inputs, write_inputs
+from chapters.ch09_the_compiler.decoder_inputs import check_logits, read_inputs, write_inputs
+from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import Peer, compare
+from chapters.kit.bench.timing import Candidate, compare
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.measure.scoreboard import size
 
 TORCH = "chapters.ch09_the_compiler.torch_decoder"
-TORCH_PEERS = ("torch_peer", "torch_compile_peer")
 PIPELINES = ("TVM's default", "TVM's zero, default", "fusion_by_hand")
-NAMES = (*PIPELINES, "PyTorch", "torch.compile")
+TORCH_NAMES = ("PyTorch", "torch.compile")
+NAMES = (*PIPELINES, *TORCH_NAMES)
 FUNCTIONS = ("prefill", "decode")
 PROMPTS = {"tiny": 32, "middle": 8}
 ROUNDS = {"tiny": 15, "middle": 5}
@@ -52,22 +53,26 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
         with tempfile.TemporaryDirectory() as folder:
             config = replace(config_of(name), context_window_size=WINDOW)
             path = str(write_inputs(Path(folder), config, PROMPTS[name], threads))
-            given = {"config": name, "path": path}
-            peers = [Peer(__name__, "tvm_peer", {"name": by, **given}) for by in PIPELINES]
-            peers += [Peer(TORCH, by, {"path": path}, needs=("torch",)) for by in TORCH_PEERS]
-            timings, missing = compare(peers, threads=threads, rounds=3 if quick else ROUNDS[name])
+            candidates, rounds = [], 3 if quick else ROUNDS[name]
+            for by in PIPELINES:
+                given = {"name": by, "config": name, "path": path}
+                candidates.append(Candidate(__name__, "tvm_pipeline", given))
+            for by in TORCH_NAMES:
+                given = {"name": by, "path": path}
+                candidates.append(Candidate(TORCH, "torch_baseline", given, ("torch",)))
+            timings, missing = compare(candidates, threads=threads, rounds=rounds)
         measured[name] = {
             "seconds": {key: timing.seconds for key, timing in timings.items()},
             "errors": {key: timing.error for key, timing in timings.items()},
-            "costs": costs(name),
+            "costs": count_costs(name),
             "prompt": PROMPTS[name],
             "threads": threads,
         }
-        say(f"\n{name}\n{table_of(measured[name])}" + "".join(f"\n{reason}" for reason in missing))
+        say("\n".join(["", name, str(make_table(measured[name])), *missing]))
     return {"ch09_decoder": measured} | bench_epilogues.run(quick, say)
 
 
-def table_of(measured: dict) -> Table:
+def make_table(measured: dict) -> Table:
     """One row per compiler: times of a prefill and a decode step, and the second relative to ours."""
     seconds, rows = measured["seconds"], []
     for name in NAMES:
@@ -87,13 +92,13 @@ def show_results(name: str) -> SourcedTable:
     """The table of one decoder, or of the epilogues, from its results file, for a page."""
     if name == "epilogues":
         return bench_epilogues.show_epilogues()
-    return sourced_table(load("ch09_decoder"), 9, lambda measured: table_of(measured[name]))
+    return sourced_table(load("ch09_decoder"), 9, lambda measured: make_table(measured[name]))
 
 
-# --- peers: each runs in its own process ----------------------------------------------------------------
+# --- candidates: each runs in its own process -----------------------------------------------------
 
 
-def known(config) -> dict:
+def make_facts(config) -> dict:
     """The facts that the caller passes to the pipeline: one sequence, a window, a vocabulary."""
     bounds = {"batch_size": 1, "seq_len": WINDOW, "context_window": WINDOW}
     return {"variable_bounds": bounds, "metadata": {"vocab_size": config.vocab_size}}
@@ -107,18 +112,17 @@ def _pipeline(name: str, target, config):
     from chapters.runner.earlier import earlier
 
     if name == "fusion_by_hand":
-        return earlier(9).fusion_pipeline(target, **known(config))
+        return earlier(9).fusion_pipeline(target, **make_facts(config))
     default = relax.get_pipeline("default_build")
     if name == "TVM's default":
         return default
     return tvm.transform.Sequential([relax.get_pipeline("zero"), default])
 
 
-def tvm_peer(name: str, config: str, path: str) -> dict:
+def tvm_pipeline(name: str, config: str, path: str) -> dict:
     """The decoder, compiled with the pipeline `name`; ours is the learner's if it passes its checks."""
     import tvm
 
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.decoder.llama_generator import Generator
     from chapters.kit.machine import llvm_host
 
@@ -141,35 +145,35 @@ def tvm_peer(name: str, config: str, path: str) -> dict:
         def call(run=generator.vm[function], x=x, at=at):
             return run(x, at, cache, generator.weights)[0]
 
-        found[f"{name} {function}"] = (call, checked(call().numpy(), path, function))
+        found[f"{name} {function}"] = (call, check_logits(call().numpy(), path, function))
     return found
 
 
 # --- costs that need no clock ---------------------------------------------------------------------------
 
 
-def costs(config: str) -> dict[str, dict[str, int]]:
+def count_costs(config: str) -> dict[str, dict[str, int]]:
     """Launches, bytes moved and bytes planned of one decode step, for each of TVM's pipelines and ours."""
     from chapters.kit.machine import llvm_host
 
     sizes, target = config_of(config), llvm_host()["target"]
-    return {name: cost(name, sizes, target) for name in PIPELINES}
+    return {name: count_cost(name, sizes, target) for name in PIPELINES}
 
 
-def cost(name: str, sizes, target) -> dict[str, int]:
-    """The same for one pipeline, counted by chapter 1 in the module that `as_kernels` returns."""
+def count_cost(name: str, sizes, target) -> dict[str, int]:
+    """The same for one pipeline, counted by chapter 1 in the module that `lower_to_kernels` returns."""
     from chapters.kit.decoder.llama import decoder
     from chapters.kit.passes.planned_storage import planned
     from chapters.runner.earlier import earlier
 
-    mod = as_kernels(name, decoder(sizes, "float32", ["decode"])[0], target, sizes)
+    mod = lower_to_kernels(name, decoder(sizes, "float32", ["decode"])[0], target, sizes)
     dims = {"context_window": WINDOW, "vocab_size": sizes.vocab_size}
     row = earlier(1).scoreboard(mod, dims).row("decode")
     storage = planned(mod).bytes(dims)
     return {"launches": row.launches, "bytes": row.read + row.written, "planned": storage}
 
 
-def as_kernels(name: str, mod, target, sizes):
+def lower_to_kernels(name: str, mod, target, sizes):
     """`mod` after the part of the pipeline `name` that decides which kernels there are."""
     import tvm
     from tvm import relax
@@ -180,7 +184,7 @@ def as_kernels(name: str, mod, target, sizes):
         return mod  # it turns each operator into a kernel, as the counting does
     if name != "fusion_by_hand":
         return relax.get_pipeline("zero")(mod)
-    found = earlier(9).phases(target, **known(sizes))
+    found = earlier(9).phases(target, **make_facts(sizes))
     passes = [one for phase in ("attach", "graph and lower", "schedule") for one in found[phase]]
     with target:
         return tvm.transform.Sequential(passes)(mod)

@@ -1,7 +1,7 @@
 """Measures linear layers with what follows them: the product alone, and with eight epilogues, beside torch.compile.
 
 x is (rows, 960) and w (1056, 960), in float32: sizes that are no powers of two. This chapter's pipeline compiles each
-layer. Only functions that need TVM or PyTorch import it, because a peer may run in an interpreter that has only one.
+layer. Only functions that need TVM or PyTorch import it, because a candidate's interpreter may have only one of them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import compiled_by_torch, measure
+from chapters.kit.bench.timing import call_compiled, measure
 from chapters.kit.draw.table import Table, duration
 
 N, K = 1056, 960
 ROWS = (1, 4, 16, 64, 512)
 ALONE = "product alone"
-TOLERANCE = 1e-5  # of the largest result, in float32
 
 # name -> the layer in Relax: y is the product, b (N,) the bias, r (rows, N) a second tensor
 LAYERS = {
@@ -34,7 +34,7 @@ LAYERS = {
 }
 
 
-def expected(name: str, y: np.ndarray, b: np.ndarray, r: np.ndarray) -> np.ndarray:
+def compute_expected(name: str, y: np.ndarray, b: np.ndarray, r: np.ndarray) -> np.ndarray:
     """The layer called `name` in NumPy, in the dtype of y."""
 
     def sigmoid(a):
@@ -64,15 +64,13 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     for count in rows:
         sizes = {"rows": count, "n": N, "k": K, "threads": 1}
         functions = ("ours", "torch_compile")
-        measured[str(count)] = measure(
-            __name__, functions, sizes, rounds=rounds, say=say, torch=functions[1:]
-        )
+        measured[str(count)] = measure(__name__, functions, sizes, rounds=rounds, say=say)
     found = {"n": N, "k": K, "threads": 1, "rows": measured}
-    say(f"\n{table_of(found)}\n")
+    say(f"\n{make_table(found)}\n")
     return {"ch09_epilogues": found}
 
 
-def table_of(measured: dict) -> Table:
+def make_table(measured: dict) -> Table:
     """One row per layer: for each number of rows our time, its ratio to the product alone, and torch.compile's time."""
     header, table = ["layer"], [[name] for name in LAYERS]
     for rows, seconds in measured["rows"].items():
@@ -80,8 +78,8 @@ def table_of(measured: dict) -> Table:
         for cells in table:
             ours = seconds[f"fusion_by_hand, {cells[0]}"]
             ratio = ours / seconds[f"fusion_by_hand, {ALONE}"]
-            theirs = seconds.get(f"torch.compile, {cells[0]}")
-            cells += [duration(ours), f"{ratio:.2f}", duration(theirs) if theirs else "–"]
+            torchs = seconds.get(f"torch.compile, {cells[0]}")
+            cells += [duration(ours), f"{ratio:.2f}", duration(torchs) if torchs else "–"]
     note = (
         "Times on one thread. “of the product”: our time, divided by our time of the product alone."
     )
@@ -90,27 +88,21 @@ def table_of(measured: dict) -> Table:
 
 def show_epilogues() -> SourcedTable:
     """The table from the results file, for a page."""
-    return sourced_table(load("ch09_epilogues"), 9, table_of)
+    return sourced_table(load("ch09_epilogues"), 9, make_table)
 
 
-# --- peers: each runs in its own process --------------------------------------------------------------
+# --- candidates: each runs in its own process -----------------------------------------------------
 
 
-def operands(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, ...]:
+def draw_operands(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, ...]:
     """Random x (rows, k), w (n, k), b (n,) and r (rows, n), float32."""
-    random = np.random.default_rng(seed)
-    shapes = (rows, k), (n, k), (n,), (rows, n)
-    return tuple(random.standard_normal(shape, dtype="float32") for shape in shapes)
+    return draw_arrays(seed, (rows, k), (n, k), (n,), (rows, n))
 
 
-def checked(name: str, out: np.ndarray, arrays: tuple[np.ndarray, ...]) -> float:
-    """The largest error of `out` against float64, relative to the largest result; ValueError if it is too large."""
+def check_layer(name: str, out: np.ndarray, arrays: tuple[np.ndarray, ...]) -> float:
+    """`check_error` of the layer called `name` on these operands."""
     x, w, b, r = (array.astype("float64") for array in arrays)
-    exact = expected(name, x @ w.T, b, r)
-    error = float(np.abs(out - exact).max() / np.abs(exact).max())
-    if not error < TOLERANCE:  # also true for NaN
-        raise ValueError(f"{name}: wrong numbers, relative error {error:.1e}")
-    return error
+    return check_error(out, compute_expected(name, x @ w.T, b, r), what=f"“{name}”")
 
 
 def ours(rows, n, k, threads, seed) -> dict:
@@ -118,12 +110,11 @@ def ours(rows, n, k, threads, seed) -> dict:
     import tvm
     from tvm import relax
 
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cases.relax_text import relax_module
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
 
-    target, arrays = llvm_host()["target"], operands(rows, n, k, seed)
+    target, arrays = llvm_host()["target"], draw_operands(rows, n, k, seed)
     tensors, found = [in_numpy_memory(array) for array in arrays], {}
     for name, formula in LAYERS.items():
         text = f"def main(x: ({rows}, {k}), w: ({n}, {k}), b: ({n},), r: ({rows}, {n})):\n"
@@ -134,7 +125,7 @@ def ours(rows, n, k, threads, seed) -> dict:
         def call(layer=layer):
             return layer(*tensors)
 
-        found[f"fusion_by_hand, {name}"] = (call, checked(name, call().numpy(), arrays))
+        found[f"fusion_by_hand, {name}"] = (call, check_layer(name, call().numpy(), arrays))
     return found
 
 
@@ -144,7 +135,7 @@ def torch_compile(rows, n, k, threads, seed) -> dict:
     from torch.nn import functional
 
     torch.set_num_threads(threads)
-    arrays = operands(rows, n, k, seed)
+    arrays = draw_operands(rows, n, k, seed)
     tensors, found = [torch.from_numpy(array) for array in arrays], {}
     linear = functional.linear
     layers = {
@@ -165,6 +156,6 @@ def torch_compile(rows, n, k, threads, seed) -> dict:
         def call(compiled=compiled):
             return compiled(*tensors)
 
-        out = compiled_by_torch(call).numpy()
-        found[f"torch.compile, {name}"] = (call, checked(name, out, arrays))
+        out = call_compiled(call).numpy()
+        found[f"torch.compile, {name}"] = (call, check_layer(name, out, arrays))
     return found

@@ -1,6 +1,6 @@
-"""The inputs that all peers of `bench 9` get, and the check of their logits.
+"""The inputs that all candidates of `bench 9` get, and the check of their logits.
 
-Peers import this in interpreters without TVM, so TVM is imported only by the functions that need it.
+Candidates import this in interpreters without TVM, so TVM is imported only by the functions that need it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from chapters.kit.bench.operands import check_error
 
 if TYPE_CHECKING:
     from chapters.kit.decoder.llama_config import LlamaConfig
@@ -41,7 +43,7 @@ def read_inputs(path: str) -> tuple[dict, dict[str, np.ndarray]]:
 
 
 @functools.cache
-def _exact(path: str) -> dict[str, np.ndarray]:
+def _compute_exact(path: str) -> dict[str, np.ndarray]:
     """Logits in float64 of the prefill, and of one step that repeats the last token."""
     from chapters.kit.decoder import llama_reference as reference
 
@@ -54,10 +56,6 @@ def _exact(path: str) -> dict[str, np.ndarray]:
     }
 
 
-def checked(logits: np.ndarray, path: str, function: str) -> float:
-    """The largest error relative to the largest logit; ValueError if the numbers are wrong."""
-    exact = _exact(path)[function]
-    error = float(np.abs(logits.reshape(-1) - exact).max() / np.abs(exact).max())
-    if not error < 1e-4:
-        raise ValueError(f"wrong numbers: relative error {error:.1e}")
-    return error
+def check_logits(logits: np.ndarray, path: str, function: str) -> float:
+    """`check_error` of the logits after `function`, with the largest logit."""
+    return check_error(logits.reshape(-1), _compute_exact(path)[function], 1e-4, "the logits")

@@ -1,4 +1,4 @@
-"""The decoder once more, in PyTorch: a peer of `python -m chapters bench 9`, eager and through torch.compile.
+"""The decoder once more, in PyTorch: a baseline of `python -m chapters bench 9`, eager and through torch.compile.
 
 It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in what it imports needs TVM.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import torch
 from torch.nn import functional
 
-from chapters.ch09_the_compiler.decoder_inputs import checked, read_inputs
-from chapters.kit.bench.timing import compiled_by_torch
+from chapters.ch09_the_compiler.decoder_inputs import check_logits, read_inputs
+from chapters.kit.bench.timing import call_compiled
 
 
 class Decoder:
@@ -72,30 +71,23 @@ class Decoder:
         return self._linear(out[0].transpose(0, 1).flatten(1), f"{name}.o_proj")
 
 
-def torch_peer(path: str) -> dict[str, tuple]:
-    """A prefill and a decode step, operator by operator, on the inputs that the bench wrote."""
-    return _measured(path, "PyTorch", lambda forward: forward)
-
-
-def torch_compile_peer(path: str) -> dict[str, tuple]:
-    """The same through torch.compile."""
-    return _measured(path, "torch.compile", functools.partial(torch.compile, dynamic=False))
-
-
-def _measured(path: str, name: str, wrap: Callable[[Callable], Callable]) -> dict[str, tuple]:
+def torch_baseline(path: str, name: str) -> dict[str, tuple]:
+    """A prefill and a decode step on the inputs that the bench wrote. name: "PyTorch" or "torch.compile"."""
     facts, arrays = read_inputs(path)
     torch.set_num_threads(facts["threads"])
-    weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    weights = {key: torch.from_numpy(array) for key, array in arrays.items()}
     decoder, prompt = Decoder(weights, facts["config"]), torch.tensor([facts["prompt"]])
     inputs = {
         "prefill": (prompt, torch.tensor(0)),
         "decode": (prompt[:, -1:], torch.tensor(prompt.shape[1])),
     }
-    forward, cache, found = wrap(decoder.forward), decoder.new_cache(), {}
+    forward, cache, found = decoder.forward, decoder.new_cache(), {}
+    if name == "torch.compile":
+        forward = torch.compile(forward, dynamic=False)
     for function, (tokens, position) in inputs.items():
         call = functools.partial(_step, forward, tokens, position, cache)
-        logits = compiled_by_torch(call) if name == "torch.compile" else call()
-        found[f"{name} {function}"] = (call, checked(logits.numpy(), path, function))
+        logits = call_compiled(call) if name == "torch.compile" else call()
+        found[f"{name} {function}"] = (call, check_logits(logits.numpy(), path, function))
     return found
 
 

@@ -24,7 +24,7 @@ from chapters.kit.schedules.warn_of_fallback import (
     Left,
     left,
 )
-from chapters.runner.earlier import earlier, unused, whose
+from chapters.runner.earlier import earlier, explain_unused, whose
 
 OURS = 9  # the number of this chapter
 USES = (2, 3, 4, 5, 6, 7, OURS)  # the chapters whose code its pipeline runs
@@ -73,7 +73,7 @@ def trace_decoder(
     sizes = CONFIGS[config] if isinstance(config, str) else config
     sizes = replace(sizes, num_hidden_layers=layers) if layers else sizes
     mod, _ = decoder(sizes, functions=[function])
-    where = _target(target)
+    where = _find_target(target)
     with where:
         passes = PIPELINES[pipeline](where)
     with warnings.catch_warnings():
@@ -81,7 +81,7 @@ def trace_decoder(
         return trace(passes, mod, where)
 
 
-def _target(name: str) -> tvm.target.Target:
+def _find_target(name: str) -> tvm.target.Target:
     try:
         return tvm.target.Target(name)
     except ValueError:
@@ -97,12 +97,12 @@ def show(pipeline: str, config: str, function: str, target: str, pass_name: str 
     """
     made = trace_decoder(pipeline, config, function, target)
     title = f"pipeline {pipeline} on {function} of {config}, for {target}"
-    title += whose_code() if pipeline == "fusion_by_hand" else ""
+    title += describe_owners() if pipeline == "fusion_by_hand" else ""
     if pass_name is None:
         print(f"{title}\n\n{made}\n")
         for step in made.steps:
             if step.name == FALLBACK:
-                print(f"{table_of(left(step.before))}\n")
+                print(f"{make_table(left(step.before))}\n")
         print("python -m chapters trace --pass FuseOps shows what one of them changed (or its #).")
         return
     steps = made.find(pass_name)
@@ -111,7 +111,7 @@ def show(pipeline: str, config: str, function: str, target: str, pass_name: str 
         _show_step(step, function)
 
 
-def table_of(kernels: Sequence[Left]) -> Table:
+def make_table(kernels: Sequence[Left]) -> Table:
     """The kernels that only the fallback schedules, one per row."""
     headings = ("left to the fallback", "in", "launches", "of its bytes", "because it is or has")
     rows = [(k.kernel, k.function, k.launches, f"{k.share:.1%}", k.why) for k in kernels]
@@ -119,7 +119,7 @@ def table_of(kernels: Sequence[Left]) -> Table:
     return Table(headings, rows, note)
 
 
-def whose_code(*also: int) -> str:
+def describe_owners(*also: int) -> str:
     """Lines that say whose code the course's pipeline runs, and why not the learner's where a chapter is begun.
 
     also: further chapters whose code is used.
@@ -127,9 +127,9 @@ def whose_code(*also: int) -> str:
     numbers: dict[str, list[str]] = {}
     for number in (*USES, *also):
         numbers.setdefault(whose(number), []).append(str(number))
-    parts = [f"{who}: {', '.join(theirs)}" for who, theirs in numbers.items()]
+    parts = [f"{owner}: {', '.join(several)}" for owner, several in numbers.items()]
     lines = [f"\nwith the code of these chapters, {'; '.join(parts)}"]
-    return "\n".join([*lines, *unused((*USES, *also))])
+    return "\n".join([*lines, *explain_unused((*USES, *also))])
 
 
 def _show_step(step: TracedPass, main: str) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from chapters.ch10_imported_models.compile_model import (
     WrongNumbers,
-    effect,
-    error_of,
-    graphs_of,
+    compare_costs,
     kernels,
-    timed,
+    make_graphs,
+    measure_error,
+    time_model,
 )
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.draw.table import Table, duration
@@ -88,22 +88,22 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
         for title, file in {EXAMPLE_NAME: EXAMPLE, **_files(Path(folder), quick)}.items():
             say(title)
             try:
-                error = error_of(file)
+                error = measure_error(file)
             except (Refused, WrongNumbers) as reason:
                 say(f"  left out: {reason}")
                 continue
-            timings, missing = timed(file, threads, rounds)
+            timings, missing = time_model(file, threads, rounds)
             seconds = {name: timing.seconds for name, timing in timings.items()}
             say("  " + ", ".join(f"{name} {duration(s)}" for name, s in seconds.items()))
             cases.append({"model": title, "error": error, "seconds": seconds, "missing": missing})
-    about = {"threads": threads, "rounds": rounds, "effect": effect_of_example()}
+    about = {"threads": threads, "rounds": rounds, "effect": compare_example()}
     return {"ch10_models": {**about, "cases": cases}}
 
 
-def effect_of_example() -> str:
+def compare_example() -> str:
     """Launches and bytes of the example without and with its passes."""
-    *_, canonical, changed = graphs_of(EXAMPLE)
-    return effect(kernels(canonical)[0], kernels(changed)[0], {})
+    *_, canonical, changed = make_graphs(EXAMPLE)
+    return compare_costs(kernels(canonical)[0], kernels(changed)[0], {})
 
 
 def _files(folder: Path, quick: bool) -> dict[str, str]:
@@ -147,6 +147,6 @@ def show_results(only: str = "") -> SourcedTable:
 
 
 def recorded_effect() -> str:
-    """What `effect_of_example` gave when the results file was written."""
+    """What `compare_example` gave when the results file was written."""
     results = load("ch10_models")
     return results["measured"]["effect"] if results else "not measured yet: bench 10"

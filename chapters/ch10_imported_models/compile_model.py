@@ -23,8 +23,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import Pass
 
-from chapters.ch09_the_compiler.trace import whose_code
-from chapters.kit.bench.timing import Peer, PeerFailed, Timing, compare, compiled_by_torch
+from chapters.ch09_the_compiler.trace import describe_owners
+from chapters.kit.bench.timing import Candidate, CandidateFailed, Timing, call_compiled, compare
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.machine import llvm_host
@@ -61,7 +61,7 @@ WHERE_TO_LOOK = (
 )
 ROUNDS = 5
 OURS = 10  # the number of this chapter
-HERE = "chapters.ch10_imported_models.compile_model"  # the name for peers; run as a program, this file is __main__
+HERE = "chapters.ch10_imported_models.compile_model"  # the name for candidates; run as a program, this file is __main__
 # the phases that make the kernels and schedule them
 KERNELS = ("attach", "graph and lower", "schedule")
 
@@ -74,14 +74,14 @@ def main() -> int:
     try:
         show(options.model)
         if not options.quick:
-            print(f"\n{times(options.model)}")
+            print(f"\n{time_table(options.model)}")
     except Refused as reason:
         print(reason)
         return 2
     except WrongNumbers as reason:
         print(reason)
         return 1
-    except PeerFailed as reason:
+    except CandidateFailed as reason:
         print(f"\nThe times could not be measured: {str(reason).strip().splitlines()[-1]}")
         return 1
     return 0
@@ -97,27 +97,27 @@ def show(name: str) -> None:
     expected = outputs_of(model, inputs)
     program = exported(model, inputs)
     mod = imported(program, inputs)
-    print(f"compiling {name} with fusion_by_hand{whose_code(OURS)}", flush=True)
+    print(f"compiling {name} with fusion_by_hand{describe_owners(OURS)}", flush=True)
     if mended := mod.attrs["mended"]:
         print(
             f"The importer gives other dtypes than PyTorch. Results that were converted: {mended}."
         )
     canonical = earlier(OURS).canonicalize()(mod)
-    print(f"\n{recognized(mod, canonical)}")
+    print(f"\n{describe_recognized(mod, canonical)}")
     known = sizes_of(program)
     if own := own_passes(name):
-        plain, canonical = kernels(canonical)[0], applied(own, canonical, name)
+        plain, canonical = kernels(canonical)[0], apply_passes(own, canonical, name)
         names = ", ".join(str(one.info.name) for one in own)
         print(f"\nWithout and with the passes of {name} ({names}), both fused:")
     lowered, by = kernels(canonical)
     if own:
-        print(f"\n{effect(plain, lowered, known)}")
+        print(f"\n{compare_costs(plain, lowered, known)}")
     print(
-        f"\n{effect(mod, lowered, known)}\n"
+        f"\n{compare_costs(mod, lowered, known)}\n"
         "Before: one kernel per imported operator; reshapes launch none. After: the fused kernels."
     )
     print(f"\n{table_of(lowered, by)}", flush=True)
-    run, allowed = compiled(canonical), tolerance(mod)
+    run, allowed = compile_module(canonical), tolerance(mod)
     error = largest_error(run(*tensors_of(inputs)), expected, allowed)
     print(
         f"\nnumbers: the results differ from PyTorch's by at most {error:.1e} of the largest number; "
@@ -137,7 +137,7 @@ def show(name: str) -> None:
         print(f"{sizes}: at most {error:.1e}, with the same compiled code")
 
 
-def applied(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IRModule:
+def apply_passes(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IRModule:
     """`mod` after the passes of the file `name`. Raises Refused if one fails or gives a module that is ill-formed."""
     for one in passes:
         try:
@@ -151,7 +151,7 @@ def applied(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IRModul
     return mod
 
 
-def effect(before: tvm.IRModule, after: tvm.IRModule, sizes: Mapping[str, int]) -> str:
+def compare_costs(before: tvm.IRModule, after: tvm.IRModule, sizes: Mapping[str, int]) -> str:
     """Launches and bytes of two modules of kernels, as a table."""
     boards = [earlier(1).scoreboard(mod, sizes) for mod in (before, after)]
     return str(scoreboard.compare(*boards))
@@ -168,11 +168,11 @@ def tolerance(mod: tvm.IRModule) -> float:
     epsilons = [float(ml_dtypes.finfo(dtype).eps) for dtype in dtypes if "float" in dtype]
     narrow = max((epsilon for epsilon in epsilons if epsilon > FLOAT32), default=0.0)
     wide = max((epsilon for epsilon in epsilons if epsilon <= FLOAT32), default=FLOAT32)
-    longest = max([64, *map(_summed, results)])
+    longest = max([64, *map(_count_summed, results)])
     return MANY_LAYERS * wide * longest**0.5 + ROUNDED * narrow
 
 
-def _summed(call: relax.Call) -> int:
+def _count_summed(call: relax.Call) -> int:
     """How many numbers a product, a convolution or a reduction adds for one result; 1 for others or if it varies."""
     name, tensors = call.op.name, [one for one in call.args if isinstance(one.ty, relax.TensorType)]
     *operands, result = [
@@ -186,7 +186,7 @@ def _summed(call: relax.Call) -> int:
     return prod(operands[0]) // max(1, prod(result)) if name in ("relax.sum", "relax.mean") else 1
 
 
-def recognized(mod: tvm.IRModule, canonical: tvm.IRModule) -> str:
+def describe_recognized(mod: tvm.IRModule, canonical: tvm.IRModule) -> str:
     """A sentence with the number of operators before and after, and of the norms and products among them."""
     before, after = (operators(m) for m in (mod, canonical))
     names = Counter(call.op.name for call in after)
@@ -210,7 +210,7 @@ def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
     try:
         return scheduled_by(mod, [one for phase in KERNELS for one in phases[phase]], target)
     except Exception as error:
-        raise _not_compiled(error) from error
+        raise _refuse(error) from error
 
 
 def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
@@ -235,17 +235,17 @@ def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
     )
 
 
-def compiled(mod: tvm.IRModule) -> Callable:
+def compile_module(mod: tvm.IRModule) -> Callable:
     """Compile the module with chapter 9's pipeline, and return its `main`, which takes TVM's tensors."""
     target = llvm_host()["target"]
     try:
         executable = tvm.compile(mod, target, relax_pipeline=earlier(9).fusion_pipeline(target))
         return relax.VirtualMachine(executable, tvm.cpu())["main"]
     except Exception as error:
-        raise _not_compiled(error) from error
+        raise _refuse(error) from error
 
 
-def _not_compiled(error: Exception) -> Refused:
+def _refuse(error: Exception) -> Refused:
     return Refused(f"The pipeline cannot compile the imported model: {_first_line(error)}")
 
 
@@ -262,40 +262,40 @@ def largest_error(found, expected: list[np.ndarray], allowed: float = 1e-4) -> f
     """
     found = [found] if hasattr(found, "numpy") else [one for one in found if one is not None]
     errors = [
-        _error(number, mine.numpy(), theirs, allowed)
-        for number, (mine, theirs) in enumerate(zip(found, expected, strict=True), 1)
+        _error(number, got.numpy(), wanted, allowed)
+        for number, (got, wanted) in enumerate(zip(found, expected, strict=True), 1)
     ]
     return max(errors, default=0.0)
 
 
-def _error(number: int, mine: np.ndarray, theirs: np.ndarray, allowed: float) -> float:
+def _error(number: int, got: np.ndarray, wanted: np.ndarray, allowed: float) -> float:
     """The largest difference of one output, relative to its largest number; raises WrongNumbers."""
     for what in ("shape", "dtype"):
-        ours, pytorchs = getattr(mine, what), getattr(theirs, what)
+        ours, pytorchs = getattr(got, what), getattr(wanted, what)
         if ours != pytorchs:
             raise WrongNumbers(
                 f"Output {number} has {what} {ours}, and PyTorch's has {pytorchs}. TVM's importer gives an operator "
                 "another meaning than PyTorch does."
             )
-    if theirs.dtype.kind in "biu":
-        if (mine != theirs).any():
+    if wanted.dtype.kind in "biu":
+        if (got != wanted).any():
             raise WrongNumbers(
-                f"Output {number} is {theirs.dtype}, and {np.count_nonzero(mine != theirs):,} of its {theirs.size:,} "
+                f"Output {number} is {wanted.dtype}, and {np.count_nonzero(got != wanted):,} of its {wanted.size:,} "
                 f"elements differ from PyTorch's. {WHERE_TO_LOOK}"
             )
         return 0.0
-    mine, theirs = mine.astype("float64"), theirs.astype("float64")
-    finite = np.isfinite(theirs)
+    got, wanted = got.astype("float64"), wanted.astype("float64")
+    finite = np.isfinite(wanted)
     if (
-        not np.array_equal(mine[~finite], theirs[~finite], equal_nan=True)
-        or not np.isfinite(mine[finite]).all()
+        not np.array_equal(got[~finite], wanted[~finite], equal_nan=True)
+        or not np.isfinite(got[finite]).all()
     ):
         raise WrongNumbers(
             f"Output {number} has NaN or an infinity in other places than PyTorch's. {WHERE_TO_LOOK}"
         )
-    mine, theirs = mine[finite], theirs[finite]
-    largest = float(np.abs(theirs).max(initial=0)) or 1.0
-    error = float(np.abs(mine - theirs).max(initial=0)) / largest
+    got, wanted = got[finite], wanted[finite]
+    largest = float(np.abs(wanted).max(initial=0)) or 1.0
+    error = float(np.abs(got - wanted).max(initial=0)) / largest
     if error >= allowed:
         raise WrongNumbers(
             f"Output {number} differs from PyTorch's by {error:.1e} of its largest number; {allowed:.0e} is "
@@ -304,42 +304,43 @@ def _error(number: int, mine: np.ndarray, theirs: np.ndarray, allowed: float) ->
     return error
 
 
-# --- times: each peer loads the model in its own process --------------------------------------------
+# --- times: each candidate loads the model in its own process -------------------------------------
 
 
-def times(name: str) -> Table:
+def time_table(name: str) -> Table:
     """The median time of a run: ours, PyTorch's and, if it works here, torch.compile's. All use `threads` threads."""
     threads = os.cpu_count() or 1
-    timings, missing = timed(name, threads, ROUNDS)
+    timings, missing = time_model(name, threads, ROUNDS)
     ours = timings["fusion_by_hand"].seconds
     rows = [(key, duration(t.seconds), f"{t.seconds / ours:.2f} ×") for key, t in timings.items()]
     note = "\n".join([f"Medians of {ROUNDS} interleaved rounds, {threads} threads each.", *missing])
     return Table(("run by", "time", "of ours"), rows, note)
 
 
-def timed(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing], list[str]]:
+def time_model(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing], list[str]]:
     """({who ran the model: its Timing}, a sentence for each who could not)."""
     given = {"name": name, "folder": os.getcwd()}
-    peers = [Peer(HERE, peer, given) for peer in ("tvm_peer", "torch_peer", "torch_compile_peer")]
-    return compare(peers, threads=threads, rounds=rounds)
+    functions = ("tvm_pipeline", "torch_baseline", "torch_compile")
+    candidates = [Candidate(HERE, function, given) for function in functions]
+    return compare(candidates, threads=threads, rounds=rounds)
 
 
-def graphs_of(name: str) -> tuple:
+def make_graphs(name: str) -> tuple:
     """(model, example inputs, imported module, its canonical form, and that after the passes of the file `name`)."""
     model, inputs = load(name)
     mod = imported(model, inputs)
     canonical = earlier(OURS).canonicalize()(mod)
-    return model, inputs, mod, canonical, applied(own_passes(name), canonical, name)
+    return model, inputs, mod, canonical, apply_passes(own_passes(name), canonical, name)
 
 
-def error_of(name: str) -> float:
+def measure_error(name: str) -> float:
     """The largest difference between the compiled model and PyTorch's, as `largest_error`, with its exceptions."""
-    model, inputs, mod, _, changed = graphs_of(name)
-    found = compiled(changed)(*tensors_of(inputs))
+    model, inputs, mod, _, changed = make_graphs(name)
+    found = compile_module(changed)(*tensors_of(inputs))
     return largest_error(found, outputs_of(model, inputs), tolerance(mod))
 
 
-def tvm_peer(name: str, folder: str) -> dict:
+def tvm_pipeline(name: str, folder: str) -> dict:
     """The model in canonical form, compiled by chapter 9's pipeline."""
     os.chdir(folder)
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
@@ -352,38 +353,31 @@ def tvm_peer(name: str, folder: str) -> dict:
     mods = {"fusion_by_hand": earlier(OURS).canonicalize()(imported(model, inputs))}
     if own := own_passes(name):
         plain = mods["fusion_by_hand"]
-        mods = {"fusion_by_hand": applied(own, plain, name), "without its passes": plain}
+        mods = {"fusion_by_hand": apply_passes(own, plain, name), "without its passes": plain}
     tensors = tensors_of(inputs)
-    return {key: (partial(compiled(mod), *tensors), None) for key, mod in mods.items()}
+    return {key: (partial(compile_module(mod), *tensors), None) for key, mod in mods.items()}
 
 
-def torch_peer(name: str, folder: str) -> dict:
-    """The model as PyTorch runs it, operator by operator."""
-    os.chdir(folder)
-    return {"PyTorch": (_torch_call(*load(name)), None)}
-
-
-def torch_compile_peer(name: str, folder: str) -> dict:
-    """The model through torch.compile, which needs a C++ compiler."""
+def torch_baseline(name: str, folder: str, by: str = "PyTorch") -> dict:
+    """The model as PyTorch runs it, operator by operator, or by "torch.compile", which needs a C++ compiler."""
     import torch
 
     os.chdir(folder)
     model, inputs = load(name)
-    call = _torch_call(torch.compile(runnable(model), dynamic=False), inputs)
-    compiled_by_torch(call)
-    return {"torch.compile": (call, None)}
-
-
-def _torch_call(model, inputs) -> Callable[[], object]:
-    import torch
-
-    model, (args, kwargs) = runnable(model), arguments(inputs)
+    run, (args, kwargs) = runnable(model), arguments(inputs)
+    if by == "torch.compile":
+        run = torch.compile(run, dynamic=False)
 
     @torch.inference_mode()
     def call():
-        return model(*args, **kwargs)
+        return run(*args, **kwargs)
 
-    return call
+    if by == "torch.compile":
+        call_compiled(call)
+    return {by: (call, None)}
+
+
+torch_compile = partial(torch_baseline, by="torch.compile")
 
 
 if __name__ == "__main__":

@@ -34,22 +34,22 @@ from chapters.ch11_a_real_model.bench_inputs import (
     Q4_0,
     ROUNDED_LIMIT,
     TORCH_NAMES,
-    calls_of,
     chat_model,
-    checked,
+    check_logits,
+    make_calls,
     read_facts,
     seconds_of,
     write_inputs,
 )
 from chapters.child import ROOT
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import Peer, Timing, compare
+from chapters.kit.bench.timing import Candidate, Timing, compare
 from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import peer_python, physical_cores
 
-TORCH = "chapters.ch11_a_real_model.transformers_peer"
-LLAMA_CPP_PEER = "chapters.ch11_a_real_model.llama_cpp_peer"
+TORCH = "chapters.ch11_a_real_model.transformers_baseline"
+LLAMA_CPP_MODULE = "chapters.ch11_a_real_model.llama_cpp_baseline"
 ROUNDS, QUICK_ROUNDS = 15, 3
 TABLES = ("decoder", "first token", "step", "kernels", "perplexity")  # what `show_results` knows
 
@@ -62,16 +62,18 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     say("passes: " + ", ".join(f"chapter {number} {whose}" for number, whose in owners().items()))
     with tempfile.TemporaryDirectory() as folder:
         models = {FILE: fetch_model()}
-        if as_q4_0 := stored_as_q4_0(models[FILE], Path(folder)):
+        if as_q4_0 := store_as_q4_0(models[FILE], Path(folder)):
             models[Q4_0] = as_q4_0
         path = str(write_inputs(Path(folder), models))
         nbytes = read_facts(path)["bytes"]
         by_threads, missing = {}, {}
         for threads in sorted({1, physical_cores()}):
             rounds = QUICK_ROUNDS if quick else ROUNDS
-            timings, lacking = compare(peers(path, threads), threads=threads, rounds=rounds)
+            timings, lacking = compare(
+                list_candidates(path, threads), threads=threads, rounds=rounds
+            )
             missing |= dict.fromkeys(lacking)
-            by_threads[str(threads)] = of_threads(timings, nbytes[FILE])
+            by_threads[str(threads)] = summarize(timings, nbytes[FILE])
         for reason in missing:
             say(reason)
         measured = {
@@ -79,31 +81,31 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             "bytes": {name: nbytes[kind] for name, kind in NAMES.items() if kind in nbytes},
             "context": CONTEXT,
             "prefill": PREFILL,
-            "builds": builds(),
+            "builds": describe_builds(),
             "perplexity": runtime_perplexity.measure(path, threads, quick, say),
             "first token": first_token.measure(path, threads, quick, say),
             "kernels": bench_kernels.measure(path, quick),
         }
-    for name, table in tables(measured).items():
+    for name, table in make_tables(measured).items():
         say(f"\n{name}\n{table}")
     return {"ch11_chat": measured}
 
 
-def peers(path: str, threads: int) -> list[Peer]:
+def list_candidates(path: str, threads: int) -> list[Candidate]:
     """Everything that is measured with `threads` threads."""
     given = {"path": path, "threads": threads}
     models = read_facts(path)["models"]
-    found = [Peer(bench_inputs.__name__, "reading", {"path": path})]
+    found = [Candidate(bench_inputs.__name__, "reading", {"path": path})]
     for name, (weights, _) in OUR_VARIANTS.items():
         if weights in models:
-            found.append(Peer(__name__, "ours", {"name": name, "path": path}))
+            found.append(Candidate(__name__, "ours", {"name": name, "path": path}))
     for name, (weights, _) in LLAMA_CPP_VARIANTS.items():
         if weights in models:
             asked = {"name": name, **given}
-            found.append(Peer(LLAMA_CPP_PEER, "llama_cpp_peer", asked, ("llama_cpp",)))
+            found.append(Candidate(LLAMA_CPP_MODULE, "llama_cpp_baseline", asked, ("llama_cpp",)))
     for name in TORCH_NAMES:
         needs = ("torch", "transformers", *(["torchao"] if NAMES[name] == INT8 else []))
-        found.append(Peer(TORCH, "transformers_peer", {"name": name, **given}, needs))
+        found.append(Candidate(TORCH, "transformers_baseline", {"name": name, **given}, needs))
     return found
 
 
@@ -111,25 +113,25 @@ def ours(name: str, path: str) -> dict:
     """One of OUR_VARIANTS, compiled by the course's passes: the learner's where they pass their checks."""
     weights, exact = OUR_VARIANTS[name]
     limit = EXACT_LIMIT if exact else ROUNDED_LIMIT
-    calls = calls_of(chat_model(path, exact, weights), read_facts(path)["tokens"])
+    calls = make_calls(chat_model(path, exact, weights), read_facts(path)["tokens"])
     return {
-        f"{name} {function}": (call, checked(call(), path, f"{weights} {function}", limit))
+        f"{name} {function}": (call, check_logits(call(), path, f"{weights} {function}", limit))
         for function, call in calls.items()
     }
 
 
-def stored_as_q4_0(model: Path, folder: Path) -> Path | None:
+def store_as_q4_0(model: Path, folder: Path) -> Path | None:
     """The weights of `model` in a file that llama.cpp wrote into `folder`; None without llama.cpp."""
     target = folder / "Q4_0.gguf"
-    asked = [peer_python(), "-m", LLAMA_CPP_PEER, str(model), str(target)]
-    with contextlib.suppress(OSError):  # that interpreter is not there: a peer will say so
+    asked = [peer_python(), "-m", LLAMA_CPP_MODULE, str(model), str(target)]
+    with contextlib.suppress(OSError):  # that interpreter is not there: its baseline will say so
         subprocess.run(asked, cwd=ROOT, capture_output=True, check=False)
     return target if target.exists() else None
 
 
-def builds() -> dict[str, str]:
+def describe_builds() -> dict[str, str]:
     """How the libraries that we compare with were built, in their own words; empty without them."""
-    asked = [peer_python(), "-m", LLAMA_CPP_PEER]
+    asked = [peer_python(), "-m", LLAMA_CPP_MODULE]
     with contextlib.suppress(OSError):
         done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
         if not done.returncode:
@@ -137,7 +139,7 @@ def builds() -> dict[str, str]:
     return {}
 
 
-def of_threads(timings: dict[str, Timing], nbytes: int) -> dict:
+def summarize(timings: dict[str, Timing], nbytes: int) -> dict:
     """What was measured with one number of threads: seconds, errors, and the bandwidth of reading, in bytes per second.
 
     nbytes: of the weights in the file. All are medians of the rounds.
@@ -153,17 +155,17 @@ def of_threads(timings: dict[str, Timing], nbytes: int) -> dict:
 # --- tables ---------------------------------------------------------------------------------------------
 
 
-def tables(measured: dict) -> dict[str, Table | Bars]:
+def make_tables(measured: dict) -> dict[str, Table | Bars]:
     """The tables of what `run` measured, and one picture, by their names in TABLES."""
     return {
-        "decoder": table_of(measured),
-        "first token": first_token.table_of(measured["first token"]),
-        "step": bench_kernels.figure_of(measured["kernels"]),
-        "kernels": bench_kernels.table_of(measured["kernels"]),
+        "decoder": make_table(measured),
+        "first token": first_token.make_table(measured["first token"]),
+        "step": bench_kernels.make_figure(measured["kernels"]),
+        "kernels": bench_kernels.make_table(measured["kernels"]),
     }
 
 
-def table_of(measured: dict) -> Table:
+def make_table(measured: dict) -> Table:
     """One row per runtime. A cell has one number for each number of threads, as in "12.1 / 6.3"."""
     by_threads = measured["threads"].values()
     rows = []
@@ -202,4 +204,4 @@ def show_results(name: str) -> SourcedTable:
         from chapters.ch11_a_real_model import perplexity
 
         return perplexity.show_perplexity()
-    return sourced_table(load("ch11_chat"), 11, lambda measured: tables(measured)[name])
+    return sourced_table(load("ch11_chat"), 11, lambda measured: make_tables(measured)[name])

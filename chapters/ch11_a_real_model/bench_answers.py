@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from chapters.ch11_a_real_model.passes import MULTIPLY, PASSES_OF, compiled
+from chapters.ch11_a_real_model.passes import MULTIPLY, PASSES_OF, compile_model
 from chapters.kit.bench.results import SourcedTable, load, made_with, save
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import processors
@@ -40,7 +40,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, float]:
     config = read_config(file)
     models, tokens = {}, [one % 1000 + 2 for one in range(CONTEXT)]
     for name in (ALL, *EXERCISES):
-        decoder = compiled(file, config, exact=False, without="" if name == ALL else name)
+        decoder = compile_model(file, config, exact=False, without="" if name == ALL else name)
         weights = PackedWeights(file, config, decoder.lanes)
         models[name] = ChatModel(decoder, weights)
         models[name].feed(tokens)
@@ -54,7 +54,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, float]:
     return {name: found.median for name, found in measure_in_turns(clocks, rounds, seed=0).items()}
 
 
-def table_of(measured: Mapping) -> Table:
+def make_table(measured: Mapping) -> Table:
     """One row per exercise, the one that is worth most first."""
     seconds = measured["seconds"]
     rows = []
@@ -77,7 +77,7 @@ def show_results() -> SourcedTable:
     results = load(NAME)
     if results is None:
         return SourcedTable(None, f"Not yet measured: `{COMMAND}` does it on your machine.")
-    return SourcedTable(table_of(results["measured"]), made_with(results))
+    return SourcedTable(make_table(results["measured"]), made_with(results))
 
 
 def main() -> int:
@@ -86,7 +86,7 @@ def main() -> int:
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = str(options.threads)  # read when TVM starts its threads
     measured = {"threads": options.threads, "context": CONTEXT, "seconds": measure()}
-    print(table_of(measured))
+    print(make_table(measured))
     print(f"\nSaved in {save(NAME, measured, COMMAND)}.")
     return 0
 

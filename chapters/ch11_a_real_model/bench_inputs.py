@@ -1,6 +1,6 @@
 """What `bench 11` compares, and on which numbers: the runtimes, the inputs that all get, and the check of their logits.
 
-Peers import this in interpreters without TVM, so TVM is imported only by the functions that need it.
+Candidates import this in interpreters without TVM, so TVM is imported only by the functions that need it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from chapters.child import ROOT
+from chapters.kit.bench.operands import check_error
 from chapters.kit.bench.timing import THREAD_VARIABLES
 
 # the weights: as they are in the file; stored anew by llama.cpp; unpacked; unpacked and rounded to bfloat16 or, by
@@ -65,7 +66,7 @@ def seconds_of(seconds: dict[str, float], name: str, function: str) -> float | N
 
 
 def write_inputs(folder: Path, models: dict[str, Path]) -> Path:
-    """Write what the peers need to `folder`; returns the path of inputs.npz.
+    """Write what the candidates need to `folder`; returns the path of inputs.npz.
 
     models: the GGUF files of FILE and, if llama.cpp wrote one, of Q4_0. inputs.npz holds the facts and, for each of
     them, logits in float64 by NumPy: "file prefill" after the prefill, "file decode" after the decode step, "file
@@ -126,17 +127,14 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def checked(logits: np.ndarray, path: str, name: str, limit: float) -> float:
+def check_logits(logits: np.ndarray, path: str, name: str, limit: float) -> float:
     """The largest error relative to the largest logit; ValueError if it is above `limit`.
 
     name: of the reference in the inputs, such as "file prefill".
     """
     with np.load(path) as file:
         exact = file[name]
-    error = float(np.abs(logits.reshape(-1) - exact).max() / np.abs(exact).max())
-    if not error < limit:  # also true for NaN
-        raise ValueError(f"wrong numbers: relative error {error:.1e}, at most {limit:.1e} is right")
-    return error
+    return check_error(logits.reshape(-1), exact, limit, "the logits")
 
 
 def chat_model(path: str, exact: bool, weights: str = FILE):
@@ -154,7 +152,7 @@ def chat_model(path: str, exact: bool, weights: str = FILE):
     return passes.chat_model(file, read_config(file), exact)[0]
 
 
-def calls_of(model, tokens: list[int]) -> dict[str, Callable[[], np.ndarray]]:
+def make_calls(model, tokens: list[int]) -> dict[str, Callable[[], np.ndarray]]:
     """Prefill and decode step of a ChatModel, each of which gives logits, and leaves the other as it is.
 
     Both write the same tokens to the same places of the cache, so the step finds its context after either.
@@ -172,7 +170,7 @@ def calls_of(model, tokens: list[int]) -> dict[str, Callable[[], np.ndarray]]:
 
 def reading(path: str) -> dict:
     """A kernel that reads as many bytes as the weights have, and does next to nothing with them."""
-    from chapters.kit.bench.cpu_bounds import reader
+    from chapters.kit.bench.cpu_bounds import make_reader
     from chapters.kit.machine import llvm_host
 
-    return {"reading": (reader(read_facts(path)["bytes"][FILE], llvm_host()["target"]), None)}
+    return {"reading": (make_reader(read_facts(path)["bytes"][FILE], llvm_host()["target"]), None)}

@@ -20,7 +20,7 @@ from chapters.child import ROOT
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.table import Table
 
-if TYPE_CHECKING:  # these need TVM, and the peers of the bench import this without it
+if TYPE_CHECKING:  # these need TVM, and the candidates of the bench import this without it
     from chapters.kit.chat.weights import Weights
     from chapters.kit.decoder.llama_config import LlamaConfig
 
@@ -56,7 +56,7 @@ def measure(path: str, quick: bool) -> dict[str, dict[str, float]]:
     return json.loads(subprocess.check_output(asked, **here))
 
 
-def table_of(measured: dict[str, dict[str, float]]) -> Table:
+def make_table(measured: dict[str, dict[str, float]]) -> Table:
     """One row per group, one column per variant: milliseconds, and their share of the step."""
     measured = {variant: seconds for variant, seconds in measured.items() if variant != BYTES}
     totals = {variant: sum(seconds.values()) for variant, seconds in measured.items()}
@@ -73,7 +73,7 @@ def table_of(measured: dict[str, dict[str, float]]) -> Table:
     return Table(("kernels", *measured), rows, note)
 
 
-def figure_of(measured: dict[str, dict[str, float]]) -> Bars:
+def make_figure(measured: dict[str, dict[str, float]]) -> Bars:
     """A step with codes and activations in 8 bits as bars, one per group.
 
     A mark says how long it would take only to read a product's weights.
@@ -92,7 +92,7 @@ def figure_of(measured: dict[str, dict[str, float]]) -> Bars:
     return Bars("A decode step with 4-bit weights, kernel by kernel", bars, note)
 
 
-def group_of(name: str, shapes: Sequence[Sequence[int]], config: LlamaConfig) -> str:
+def find_group(name: str, shapes: Sequence[Sequence[int]], config: LlamaConfig) -> str:
     """The group of the kernel `name`, whose arguments have these shapes; the last is its result's."""
     if PRODUCT not in name or not shapes:
         return next((group for group, part in GROUPS.items() if part in name), REST)
@@ -108,7 +108,7 @@ def group_of(name: str, shapes: Sequence[Sequence[int]], config: LlamaConfig) ->
     return wide.get(columns, DOWN if x_of_down else OUTPUT)
 
 
-def bytes_of_products(weights: Weights) -> dict[str, int]:
+def count_product_bytes(weights: Weights) -> dict[str, int]:
     """The bytes of the weights that each product reads in a step, over all layers. The head may be the embedding."""
     ends = {"qkv_proj": Q_K_V, "o_proj": OUTPUT, "gate_up_proj": GATE_UP, "down_proj": DOWN}
     ends["embed_tokens.matrix" if weights.tied else "lm_head"] = HEAD
@@ -120,7 +120,7 @@ def bytes_of_products(weights: Weights) -> dict[str, int]:
     return found
 
 
-def timed_calls(vm, step: Callable[[], object]) -> list[tuple[str, list, float]]:
+def time_calls(vm, step: Callable[[], object]) -> list[tuple[str, list, float]]:
     """(name, shapes of the tensors, seconds) of each call that a virtual machine makes in one `step()`."""
     starts: list[float] = []
     found: list[tuple[str, list, float]] = []
@@ -140,7 +140,7 @@ def timed_calls(vm, step: Callable[[], object]) -> list[tuple[str, list, float]]
     return found
 
 
-def grouped(model, step: Callable[[], object], steps: int) -> dict[str, float]:
+def time_groups(model, step: Callable[[], object], steps: int) -> dict[str, float]:
     """Seconds of each group in the median step. `step()` runs one step of a ChatModel.
 
     The virtual machine reports each call of a kernel and its return. The reports take time: as long as IDLE seems to
@@ -152,7 +152,7 @@ def grouped(model, step: Callable[[], object], steps: int) -> dict[str, float]:
         start = time.perf_counter()
         step()
         whole.append(time.perf_counter() - start)
-        by_step.append(timed_calls(model.vm, step))
+        by_step.append(time_calls(model.vm, step))
     telling = [taken for calls in by_step for name, _, taken in calls if name == IDLE]
     idle = statistics.median(telling or [0.0])
 
@@ -161,7 +161,7 @@ def grouped(model, step: Callable[[], object], steps: int) -> dict[str, float]:
             sum(
                 max(0.0, taken - idle)
                 for name, shapes, taken in calls
-                if not name.startswith("vm.") and group_of(name, shapes, model.config) == group
+                if not name.startswith("vm.") and find_group(name, shapes, model.config) == group
             )
             for calls in by_step
         )
@@ -203,13 +203,13 @@ def main() -> None:
 
     for name, (make, limit) in variants.items():
         model = make()
-        calls = bench_inputs.calls_of(model, facts["tokens"])
+        calls = bench_inputs.make_calls(model, facts["tokens"])
         for function, call in calls.items():
-            bench_inputs.checked(call(), path, f"{bench_inputs.FILE} {function}", limit)
+            bench_inputs.check_logits(call(), path, f"{bench_inputs.FILE} {function}", limit)
         read()
-        found[name] = grouped(model, calls["decode"], steps)
+        found[name] = time_groups(model, calls["decode"], steps)
         read()
-    products = bytes_of_products(Weights(file, read_config(file), lanes_of(target)))
+    products = count_product_bytes(Weights(file, read_config(file), lanes_of(target)))
     found[BYTES] = {
         **products,
         PER_SECOND: facts["bytes"][bench_inputs.FILE] / statistics.median(readings),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chapters.ch11_a_real_model.passes import PASSES, chat_model, compiled, owners
+from chapters.ch11_a_real_model.passes import PASSES, chat_model, compile_model, owners
 from chapters.kit.chat.cache_layout import LANES
 from chapters.kit.chat.conversation import Chat, note, reply
 from chapters.kit.chat.gguf_file import GGUF, read_gguf
@@ -25,7 +25,7 @@ from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.machine import processors
 from chapters.kit.measure.device_error import DeviceError
-from chapters.runner.earlier import THE_REFERENCES, unused
+from chapters.runner.earlier import THE_REFERENCES, explain_unused
 
 if TYPE_CHECKING:  # a start that compiles nothing loads no compiler
     from chapters.kit.chat.model_on_device import ModelOnDevice
@@ -37,12 +37,12 @@ ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversatio
 
 def start(options) -> Chat:
     """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
-    device = _device(options) if options.device or options.remote else None
+    device = _open_device(options) if options.device or options.remote else None
     if device and (options.without or options.explain):
         raise ValueError(
             "--without and --explain are about this machine's processor, not about a device."
         )
-    file, tokenizer, renderer = _open(options.gguf)
+    file, tokenizer, renderer = _open_model(options.gguf)
     path = file.path
     config = read_config(file, max(LANES, options.context))
     if len(tokenizer.tokens) != config.vocab_size:
@@ -53,11 +53,11 @@ def start(options) -> Chat:
         note(
             f"The model's context is {config.context_window_size} tokens, and not {options.context}."
         )
-    for line in unused(PASSES):
+    for line in explain_unused(PASSES):
         note(line)
     begin = time.perf_counter()
     if device:
-        model, by, kept = _on_device(file, config, options.exact, device)
+        model, by, kept = _load_on_device(file, config, options.exact, device)
     else:
         model, by, kept = chat_model(file, config, options.exact, note, options.without)
     yours = [number for number, owner in by.items() if owner != THE_REFERENCES]
@@ -76,7 +76,7 @@ def start(options) -> Chat:
     return Chat(model, tokenizer, renderer, options.temperature, options.seed)
 
 
-def _device(options) -> Device:
+def _open_device(options) -> Device:
     """The device that was asked for. Raises ValueError in one sentence."""
     from chapters.kit.measure.devices import Device, open_device
 
@@ -89,21 +89,21 @@ def _device(options) -> Device:
     return device
 
 
-def _on_device(
+def _load_on_device(
     file: GGUF, config: LlamaConfig, exact: bool, device: Device
 ) -> tuple[ModelOnDevice, dict[str, str], bool]:
     """What `chat_model` returns, on `device`. Nothing is kept: it is compiled at each start."""
     from chapters.kit.chat.model_on_device import ModelOnDevice
 
-    decoder = compiled(file, config, exact, target=device.target)
+    decoder = compile_model(file, config, exact, target=device.target)
     model = ModelOnDevice(decoder, Weights(file, config, decoder.lanes), device)
     return model, owners(), False
 
 
-def _open(path: str | None) -> tuple[GGUF, Tokenizer, Renderer]:
+def _open_model(path: str | None) -> tuple[GGUF, Tokenizer, Renderer]:
     """The model's file, the default model's if `path` is None, and what reads and writes its texts."""
     extra("tokenizers")  # say what is missing before anything is fetched
-    file = read_gguf(_default_model() if path is None else os.path.expanduser(path))
+    file = read_gguf(_find_default_model() if path is None else os.path.expanduser(path))
     renderer = Renderer(file.field("tokenizer.chat_template", str))
     renderer.begin()  # its process starts while the tokenizer is made
     try:
@@ -117,7 +117,7 @@ def _open(path: str | None) -> tuple[GGUF, Tokenizer, Renderer]:
     return file, tokenizer, renderer
 
 
-def _default_model() -> Path:
+def _find_default_model() -> Path:
     if path := cached_model():
         return path
     note("Fetching SmolLM2-135M-Instruct with 4-bit weights, once.")

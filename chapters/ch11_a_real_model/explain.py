@@ -6,8 +6,8 @@ import statistics
 from collections import Counter, defaultdict
 from functools import partial
 
-from chapters.ch11_a_real_model.bench_kernels import timed_calls
-from chapters.ch11_a_real_model.passes import exercise_of, phases
+from chapters.ch11_a_real_model.bench_kernels import time_calls
+from chapters.ch11_a_real_model.passes import find_exercise, phases
 from chapters.kit.chat.compiled import kernel_passes
 from chapters.kit.chat.gguf_file import GGUF
 from chapters.kit.chat.run_decoder import ChatModel
@@ -16,7 +16,7 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import llvm_host
 from chapters.kit.quantized.dot_products import lanes_of
-from chapters.runner.earlier import whose, whose_answers
+from chapters.runner.earlier import find_owner, whose
 
 STEPS = 30
 GIVEN = "given"
@@ -32,12 +32,12 @@ def explain(
     target = llvm_host()["target"]
     weights = Weights(file, config, lanes_of(target))
     by = kernel_passes(weights, target, partial(phases, without=without), exact)
-    seconds, calls = step_times(model, token)
+    seconds, calls = time_step(model, token)
     total, rows, shares = sum(seconds.values()), [], defaultdict(float)
     for name in sorted(seconds, key=seconds.get, reverse=True):
         made = by.get(name, GIVEN)
-        exercise = exercise_of(made)
-        owner = f"{_owner(exercise)} ({exercise})" if exercise else GIVEN
+        exercise = find_exercise(made)
+        owner = f"{_name_owner(exercise)} ({exercise})" if exercise else GIVEN
         shares[owner] += seconds[name] / total
         rows.append((name, str(calls[name]), f"{seconds[name] / total:.1%}", made, owner))
     note = "; ".join(
@@ -48,12 +48,12 @@ def explain(
     return Table(heads, rows, f"Of the time in kernels, {note}. {worth}")
 
 
-def _owner(exercise: str) -> str:
+def _name_owner(exercise: str) -> str:
     """Whose answer it is. exercise: a chapter's number, or exercises with commas between them."""
-    return whose_answers(exercise.split(", ")) if "." in exercise else whose(int(exercise))
+    return find_owner(exercise.split(", ")) if "." in exercise else whose(int(exercise))
 
 
-def step_times(model: ChatModel, token: int) -> tuple[dict[str, float], dict[str, int]]:
+def time_step(model: ChatModel, token: int) -> tuple[dict[str, float], dict[str, int]]:
     """(seconds of each kernel in the median step, how often it runs in one)."""
     at, steps = model.length, []
 
@@ -62,7 +62,7 @@ def step_times(model: ChatModel, token: int) -> tuple[dict[str, float], dict[str
         model.feed([token])
 
     for _ in range(STEPS):
-        found = timed_calls(model.vm, step)
+        found = time_calls(model.vm, step)
         steps.append([(name, taken) for name, _, taken in found if not name.startswith("vm.")])
     calls = Counter(name for name, _ in steps[-1])
     seconds = {

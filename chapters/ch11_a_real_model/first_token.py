@@ -37,13 +37,13 @@ OURS = "fusion_by_hand"
 
 
 def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) -> dict[str, float]:
-    """Seconds of each runtime, the median of several processes; a peer that cannot start is left out.
+    """Seconds of each runtime, the median of several processes; a runtime that cannot start is left out.
 
     path: the bench's inputs. Raises ValueError if a process gives an unlikely token, or ours does not start.
     """
     names, taken = list(NAMES), {name: [] for name in NAMES}
     for name in NAMES:  # not counted: the files are read into memory, Python compiles its modules
-        seconds, reason = once(name, path, threads)
+        seconds, reason = time_once(name, path, threads)
         if seconds is None and name == OURS:
             raise ValueError(f"no first token of ours: {reason}")
         if seconds is None:
@@ -51,14 +51,14 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
             names.remove(name)
     for _ in range(QUICK_ROUNDS if quick else ROUNDS):
         for name in random.sample(names, len(names)):
-            seconds, reason = once(name, path, threads)
+            seconds, reason = time_once(name, path, threads)
             if seconds is None:
                 raise ValueError(f"{name} failed in one round of several: {reason}")
             taken[name].append(seconds)
     return {name: statistics.median(taken[name]) for name in names}
 
 
-def once(name: str, path: str, threads: int) -> tuple[float | None, str]:
+def time_once(name: str, path: str, threads: int) -> tuple[float | None, str]:
     """(seconds until the first token of a new process, ""), or (None, why there is none)."""
     python = sys.executable if name == OURS else peer_python()
     asked = [python, "-m", __name__, name, path, str(threads)]
@@ -90,7 +90,7 @@ def check(token: int, path: str, weights: str) -> None:
         )
 
 
-def table_of(seconds: dict[str, float]) -> Table:
+def make_table(seconds: dict[str, float]) -> Table:
     """One row per runtime, beside ours."""
     ours = seconds[OURS]
     rows = [(name, duration(time), f"{time / ours:.2f} ×") for name, time in seconds.items()]
@@ -109,11 +109,13 @@ def main() -> None:
     if name == OURS:
         logits = chat_model(path, exact=False).feed(tokens)
     else:
-        from chapters.ch11_a_real_model import llama_cpp_peer as peer
+        from chapters.ch11_a_real_model import llama_cpp_baseline
 
         file = facts["models"][NAMES[name]]
         window = facts["config"]["context_window_size"]
-        logits = peer.Context(peer.load(file), window, int(threads)).feed(tokens, 0)
+        logits = llama_cpp_baseline.Context(
+            llama_cpp_baseline.load(file), window, int(threads)
+        ).feed(tokens, 0)
     print(int(logits.argmax()), flush=True)
 
 

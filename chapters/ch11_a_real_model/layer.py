@@ -11,6 +11,7 @@ from tvm.ir.transform import Pass
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
+from chapters.kit.draw.drawing import strip_types
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.layers import CodedMatrix, MatrixEmbedding, TiedHead
@@ -92,4 +93,4 @@ def calls(func: relax.Function) -> str:
 def formula(func: tirx.PrimFunc) -> str:
     """What a kernel of one block stores, wrapped, without the types of its numbers."""
     text = str(nodes(func.body, tirx.BufferStore)[0]).splitlines()[-1]
-    return textwrap.fill(re.sub(r"T\.int64\((\d+)\)", r"\1", text), 92)
+    return textwrap.fill(strip_types(text), 92)

@@ -86,14 +86,14 @@ def chat_model(
 
     def compile_it() -> Decoder:
         say("Compiling the model; it is kept until a pass changes …")
-        return compiled(file, config, exact, without)
+        return compile_model(file, config, exact, without)
 
-    decoder, kept = load_or_compile((config, stored_as(file), exact, without), by, compile_it)
+    decoder, kept = load_or_compile((config, list_types(file), exact, without), by, compile_it)
     weights = PackedWeights(file, config, decoder.lanes)
     return ChatModel(decoder, weights), by, kept
 
 
-def compiled(
+def compile_model(
     file: GGUF,
     config: LlamaConfig,
     exact: bool,
@@ -110,7 +110,7 @@ def compiled(
     return compile_decoder(weights, target, partial(phases, without=without), exact)
 
 
-def stored_as(file: GGUF) -> list[tuple[str, str, tuple[int, ...]]]:
+def list_types(file: GGUF) -> list[tuple[str, str, tuple[int, ...]]]:
     """(name, type, shape) of each tensor of `file`."""
     return [(name, one.type, one.shape) for name, one in file.tensors.items()]
 
@@ -137,9 +137,9 @@ def passes_without(exercise: str) -> tuple[str, ...]:
     return found
 
 
-def exercise_of(pass_name: str) -> str | None:
+def find_exercise(pass_name: str) -> str | None:
     """The exercise or chapter whose answer the pass runs; None for a pass that is given."""
     if pass_name == "ScheduleCodedProducts":
         return f"11.3, {MULTIPLY}"
-    mine = [exercise for exercise, names in PASSES_OF.items() if pass_name in names]
-    return mine[-1] if mine else None
+    exercises = [exercise for exercise, names in PASSES_OF.items() if pass_name in names]
+    return exercises[-1] if exercises else None

@@ -19,7 +19,7 @@ NAME = "ch11_perplexity"
 COMMAND = "python -m chapters.ch11_a_real_model.perplexity --save"
 
 
-def measured(say: Callable[[str], None]) -> dict:
+def measure_default(say: Callable[[str], None]) -> dict:
     """What `measure` gives for the default model, compiled by chapter 9's passes.
 
     Raises ValueError if the model is not in the cache.
@@ -33,7 +33,7 @@ def measured(say: Callable[[str], None]) -> dict:
 def variants(results: dict) -> Table:
     """The perplexity of the whole model, per way of storing its weights and of multiplying."""
     rows = [
-        (name, f"{one['bytes'] / 1e6:.1f}", f"{one['perplexity']:.2f}", _loss(one))
+        (name, f"{one['bytes'] / 1e6:.1f}", f"{one['perplexity']:.2f}", _format_loss(one))
         for name, one in results["variants"].items()
     ]
     return Table(("weights", "MB per token", "perplexity", "loss"), rows, _note(results))
@@ -44,7 +44,7 @@ def kinds(results: dict) -> Table:
     rows = []
     for kind, alone in results["alone"].items():
         sizes = (f"{alone['bytes_of_kind'][one] / 1e6:.2f}" for one in ("Q4_0", "Q8_0"))
-        rows.append((kind, *sizes, _loss(alone), _loss(results["kept"][kind])))
+        rows.append((kind, *sizes, _format_loss(alone), _format_loss(results["kept"][kind])))
     header = (
         "matrices",
         "MB in Q4_0",
@@ -60,7 +60,7 @@ def show_perplexity() -> SourcedTable:
     return sourced_table(load(NAME), 11, variants)
 
 
-def _loss(entry: dict) -> str:
+def _format_loss(entry: dict) -> str:
     return f"{round(entry['loss'], 4) + 0.0:+.4f} ± {entry['error']:.4f}"  # + 0.0: no -0.0000
 
 
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--save", action="store_true", help="write the results file")
     options = parser.parse_args(arguments)
     try:
-        results = measured(lambda text: print(f"  {text}", file=sys.stderr, flush=True))
+        results = measure_default(lambda text: print(f"  {text}", file=sys.stderr, flush=True))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

@@ -53,13 +53,13 @@ def model_of(name: str, path: str, threads: int) -> Model:
 
         return Readers(phases).reader(read_gguf(file), exact=bench_inputs.OUR_VARIANTS[name][1])
     if name in (bench_inputs.LLAMA_CPP, bench_inputs.BEST):
-        from chapters.ch11_a_real_model import llama_cpp_peer
+        from chapters.ch11_a_real_model import llama_cpp_baseline
 
-        return llama_cpp_peer.Context(llama_cpp_peer.load(file), WINDOW, threads)
-    from chapters.ch11_a_real_model import transformers_peer
+        return llama_cpp_baseline.Context(llama_cpp_baseline.load(file), WINDOW, threads)
+    from chapters.ch11_a_real_model import transformers_baseline
 
     weights = bench_inputs.read_weights(path)
-    return transformers_peer.AllLogits(facts, weights, bench_inputs.NAMES[name], threads)
+    return transformers_baseline.AllLogits(facts, weights, bench_inputs.NAMES[name], threads)
 
 
 def main(name: str, path: str, threads: str, count: str = "0") -> None:

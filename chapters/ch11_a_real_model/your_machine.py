@@ -15,8 +15,8 @@ from functools import partial
 BEGIN = time.perf_counter()  # before TVM is imported
 
 
-from chapters.ch11_a_real_model.passes import chat_model, compiled, owners, stored_as  # noqa: E402
-from chapters.kit.bench.cpu_bounds import reader  # noqa: E402
+from chapters.ch11_a_real_model.passes import chat_model, compile_model, list_types, owners  # noqa: E402
+from chapters.kit.bench.cpu_bounds import make_reader  # noqa: E402
 from chapters.kit.chat.gguf_file import GGUF, read_gguf  # noqa: E402
 from chapters.kit.chat.kept_model import Decoder, load_or_compile  # noqa: E402
 from chapters.kit.chat.model_cache import fetch_model  # noqa: E402
@@ -34,7 +34,7 @@ PROMPT = "What is a compiler? Answer in one sentence."
 STEPS = 50
 
 
-def timed(call: Callable, *arguments) -> tuple[float, object]:
+def clock(call: Callable, *arguments) -> tuple[float, object]:
     """(seconds of a call, what it returns)."""
     start = time.perf_counter()
     found = call(*arguments)
@@ -49,12 +49,12 @@ def time_start(
     `prompt` is fed in one call, as a whole. A step is the median of STEPS decode steps, each of which feeds the token
     that the call before it gave.
     """
-    compiling, made = timed(get_decoder)
-    loading, model = timed(lambda: ChatModel(made, weights(file, read_config(file), made.lanes)))
-    reading, logits = timed(model.feed, prompt)
+    compiling, made = clock(get_decoder)
+    loading, model = clock(lambda: ChatModel(made, weights(file, read_config(file), made.lanes)))
+    reading, logits = clock(model.feed, prompt)
     steps = []
     for _ in range(STEPS):
-        seconds, logits = timed(model.feed, [int(logits.argmax())])
+        seconds, logits = clock(model.feed, [int(logits.argmax())])
         steps.append(seconds)
     step = statistics.median(steps)
     taken = {"compile": compiling, "load": loading, "prompt": reading, "one step after it": step}
@@ -71,8 +71,8 @@ def main() -> int:
     print(f"Importing TVM and the course took {duration(IMPORTED)}.")
     config = read_config(file)
     chat_model(file, config, exact=False)  # from now on there is a kept model
-    anew = partial(compiled, file, config, exact=False)
-    facts = config, stored_as(file), False, ""
+    anew = partial(compile_model, file, config, exact=False)
+    facts = config, list_types(file), False, ""
     first, _ = time_start(file, anew, Weights, tokens)
     later, model = time_start(
         file, lambda: load_or_compile(facts, owners(), anew)[0], PackedWeights, tokens
@@ -81,14 +81,14 @@ def main() -> int:
     note = f"The prompt has {len(tokens)} tokens."
     print(f"\n{Table(('part', 'first start', 'next start'), rows, note)}\n")
 
-    read = reader(sum(one.nbytes for one in file.tensors.values()), llvm_host()["target"])
+    read = make_reader(sum(one.nbytes for one in file.tensors.values()), llvm_host()["target"])
     at = model.length
 
     def step() -> list[float]:
         model.length = at  # the same step each time
-        return [timed(model.feed, tokens[:1])[0]]
+        return [clock(model.feed, tokens[:1])[0]]
 
-    found = measure_in_turns({"predicted": lambda: [timed(read)[0]], "measured": step}, STEPS)
+    found = measure_in_turns({"predicted": lambda: [clock(read)[0]], "measured": step}, STEPS)
     for name, seconds in found.items():
         print(f"{name}: {1 / seconds.median:.0f} tokens per second")
     share = found["predicted"].median / found["measured"].median

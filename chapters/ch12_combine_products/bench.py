@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from chapters.kit.bench.operands import check_error, draw_arrays
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import measure
 from chapters.kit.draw.table import Table, duration
@@ -16,7 +17,6 @@ from chapters.kit.draw.table import Table, duration
 ROWS = (1, 4, 16, 64, 512)
 # model -> columns of x, and of the results: the query, the key and the value of one layer
 MODELS = {"SmolLM2-135M": (576, (576, 192, 192)), "Llama 3.2 1B": (2048, (2048, 512, 512))}
-TOLERANCE = 1e-5  # of the largest result, in float32
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
@@ -30,7 +30,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             found[str(rows)] = measure(__name__, ("projections",), sizes, rounds=rounds, say=say)
         models[name] = found
     measured = {"threads": 1, "models": models}
-    say(f"\n{table_of(measured)}\n")
+    say(f"\n{make_table(measured)}\n")
     return {"ch12_projections": measured}
 
 
@@ -43,9 +43,7 @@ def projections(model, rows, seed):
     from chapters.runner.earlier import earlier
 
     k, widths = MODELS[model]
-    random = np.random.default_rng(seed)
-    x = random.standard_normal((rows, k), "float32")
-    weights = [random.standard_normal((n, k), "float32") for n in widths]
+    x, *weights = draw_arrays(seed, (rows, k), *((n, k) for n in widths))
     before = module(rows, weights)
     target, given = llvm_host()["target"], tvm.runtime.tensor(x)
     calls = {}
@@ -54,7 +52,7 @@ def projections(model, rows, seed):
         main = relax.VirtualMachine(
             tvm.compile(mod, target=target, relax_pipeline=pipeline), tvm.cpu()
         )["main"]
-        calls[name] = (lambda main=main: main(given), _error(main(given), x, weights))
+        calls[name] = (lambda main=main: main(given), _check_products(main(given), x, weights))
     return calls
 
 
@@ -72,18 +70,13 @@ def module(rows: int, weights: list[np.ndarray]):
     return builder.get()
 
 
-def _error(found, x: np.ndarray, weights: list[np.ndarray]) -> float:
-    """The largest error relative to the largest number. Raises ValueError if it is too large."""
-    worst = 0.0
-    for one, w in zip(found, weights, strict=True):
-        exact = x.astype("float64") @ w.T
-        worst = max(worst, float(np.abs(one.numpy() - exact).max() / np.abs(exact).max()))
-    if worst > TOLERANCE:
-        raise ValueError(f"wrong numbers: an error of {worst:.1e}")
-    return worst
+def _check_products(found, x: np.ndarray, weights: list[np.ndarray]) -> float:
+    """The largest error of the results; raises ValueError if it is too large."""
+    wide = x.astype("float64")
+    return max(check_error(one.numpy(), wide @ w.T) for one, w in zip(found, weights, strict=True))
 
 
-def table_of(measured: dict) -> Table:
+def make_table(measured: dict) -> Table:
     """One row per model and number of rows of x: the times, and their ratio."""
     rows = []
     for model, found in measured["models"].items():
@@ -94,7 +87,7 @@ def table_of(measured: dict) -> Table:
     return Table(("layer of", "rows of x", "three products", "one product, split", "gain"), rows)
 
 
-TABLES = {"ch12_projections": table_of}
+TABLES = {"ch12_projections": make_table}
 
 
 def show_results(name: str) -> SourcedTable:

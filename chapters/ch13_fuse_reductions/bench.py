@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from chapters.kit.bench.operands import draw_arrays, in_numpy_memory
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import measure
 from chapters.kit.draw.table import Table
 
 WIDTH = 64  # of a query, a key and a value
 SIZES = ((64, 64), (64, 256), (64, 1024), (64, 4096), (64, 16384))
-PEERS = ("ours", "chat_peer", "torch_peer")
-TORCH = ("torch_peer",)
+CANDIDATES = ("ours", "chat_baseline", "torch_baseline")
 NAMES = ("unfused", "unfused, row by row", "fused", "the chat's kernel", "PyTorch")
 
 
@@ -26,14 +26,14 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     cases = []
     for rows, keys in sizes:
         arguments = {"rows": rows, "keys": keys, "width": WIDTH}
-        seconds = measure(__name__, PEERS, arguments, rounds=rounds, say=say, torch=TORCH)
+        seconds = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say)
         cases.append({**arguments, "seconds": seconds})
     measured = {"cases": cases}
-    say(f"\n{times(measured)}\n")
+    say(f"\n{time_table(measured)}\n")
     return {"ch13_attention": measured}
 
 
-def times(measured: dict) -> Table:
+def time_table(measured: dict) -> Table:
     """Milliseconds of each program that was measured, and how many times faster than unfused the fused one is."""
     cases = measured["cases"]
     names = [name for name in NAMES if any(name in case["seconds"] for case in cases)]
@@ -49,13 +49,13 @@ def _row(case: dict, names: Sequence[str]) -> tuple:
 
 def show_results() -> SourcedTable:
     """The table of the results file with its source, or a sentence that says that it was not measured yet."""
-    return sourced_table(load("ch13_attention"), 13, times)
+    return sourced_table(load("ch13_attention"), 13, time_table)
 
 
-# --- peers: each runs in its own process --------------------------------------------------------------
+# --- candidates: each runs in its own process -----------------------------------------------------
 
 
-def _checked(out: np.ndarray, arrays: tuple[np.ndarray, ...], **how) -> float:
+def _check_attention(out: np.ndarray, arrays: tuple[np.ndarray, ...], **how) -> float:
     """The largest error; ValueError if it is no rounding."""
     from chapters.ch13_fuse_reductions.attention import in_float64
 
@@ -70,7 +70,6 @@ def ours(rows, keys, width, seed):
     import tvm
 
     from chapters.ch13_fuse_reductions.attention import fused, numbers, unfused
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
 
@@ -87,18 +86,17 @@ def ours(rows, keys, width, seed):
         kernel = tvm.compile(sch.mod, target=llvm_host()["target"])["main"]
         out = in_numpy_memory(np.full((rows, width), 77, "float32"))
         kernel(*inputs, out)
-        error = _checked(out.numpy(), arrays)
+        error = _check_attention(out.numpy(), arrays)
         found[name] = (lambda kernel=kernel, out=out: kernel(*inputs, out), error)
     return found
 
 
-def chat_peer(rows, keys, width, seed):
+def chat_baseline(rows, keys, width, seed):
     """The chat's prefill kernel, for one head and the last `rows` of `keys` tokens; each sees those before it."""
     import tvm
     from tvm import tirx
 
     from chapters.ch13_fuse_reductions.attention import numbers
-    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.chat.attention import attention_kernel
     from chapters.kit.chat.cache_layout import LANES
     from chapters.kit.decoder.llama_config import LlamaConfig
@@ -133,17 +131,15 @@ def chat_peer(rows, keys, width, seed):
         kernel(*inputs, 0, out)
 
     call()
-    return {"the chat's kernel": (call, _checked(out.numpy()[0], (q, k, v), causal=True))}
+    return {"the chat's kernel": (call, _check_attention(out.numpy()[0], (q, k, v), causal=True))}
 
 
-def torch_peer(rows, keys, width, seed):
+def torch_baseline(rows, keys, width, seed):
     """PyTorch's attention; the numbers are drawn with NumPy alone, as its interpreter may have no TVM."""
     import torch
 
     torch.set_num_threads(1)
-    random = np.random.default_rng(seed)
-    shapes = ((rows, width), (keys, width), (keys, width))
-    arrays = [random.normal(size=shape).astype("float32") for shape in shapes]
+    arrays = draw_arrays(seed, (rows, width), (keys, width), (keys, width))
     q, k, v = (torch.from_numpy(array)[None, None] for array in arrays)
 
     def call():

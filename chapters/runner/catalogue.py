@@ -80,7 +80,7 @@ def mistakes_of(chapter: Chapter, exercise: str) -> list[Mistake]:
     return [one for one in mistakes(chapter) if one.exercise == exercise]
 
 
-def mistake(chapter: Chapter, name: str) -> Mistake:
+def find_mistake(chapter: Chapter, name: str) -> Mistake:
     """The catalogued mistake called `name`. CourseError if there is none."""
     for one in mistakes(chapter):
         if one.name == name:

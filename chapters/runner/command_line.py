@@ -13,7 +13,7 @@ from chapters.program import run_program
 from chapters.runner import learner_file
 from chapters.runner.copies import follow_checkout
 from chapters.runner.course import CourseError, chapters
-from chapters.runner.progress import one_at_a_time
+from chapters.runner.progress import lock_answers
 from chapters.runner.terminal import relative
 from chapters.whose_code import LEARNER, about_learner, decide
 
@@ -82,7 +82,7 @@ def _run(arguments: list[str]) -> int:
             _look_after_answers(command)
         # commands that write a learner's file read it before
         writes = command in [COMMANDS[name] for name in ("reset", "restore", "update")]
-        with one_at_a_time() if writes else contextlib.nullcontext():
+        with lock_answers() if writes else contextlib.nullcontext():
             return command.run(options)
     except (CourseError, WrongPatience) as error:
         print(error)
@@ -101,7 +101,7 @@ def _look_after_answers(command: ModuleType) -> None:
         print(f"Made {relative(path)}, where you write your answers.")
     status, restore = COMMANDS["status"], COMMANDS["restore"]
     asked = [c for c in chapters() if command in (status, restore) or c.stub in made]
-    offers = {c: said for c in asked if (said := restore.offer(c))}
+    offers = {c: said for c in asked if (said := restore.describe_offer(c))}
     if command is not restore:
         for said in offers.values():
             print(f"!! {said}")

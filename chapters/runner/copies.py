@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from chapters.runner.course import Chapter, chapters
-from chapters.runner.progress import CHECKOUT, data_folder, left_behind, make_data_folder
+from chapters.runner.progress import CHECKOUT, data_folder, find_abandoned_folders, make_data_folder
 
 
 def copies_of(chapter: Chapter) -> list[Path]:
@@ -24,7 +24,7 @@ def copies_of(chapter: Chapter) -> list[Path]:
 
 
 def _copies_in(data: Path, chapter: Chapter) -> list[Path]:
-    return sorted(_folder(data, chapter).glob("*.py"), key=number_of)
+    return sorted(_folder(data, chapter).glob("*.py"), key=copy_number)
 
 
 def _folder(data: Path, chapter: Chapter) -> Path:
@@ -38,7 +38,7 @@ def follow_checkout() -> str:
     """
     if data_folder().exists():
         return ""
-    for old in left_behind():
+    for old in find_abandoned_folders():
         for chapter in chapters():
             copies = _copies_in(old, chapter)
             with contextlib.suppress(OSError):
@@ -50,7 +50,7 @@ def follow_checkout() -> str:
     return ""
 
 
-def number_of(copy: Path) -> int:
+def copy_number(copy: Path) -> int:
     """Copies of a chapter are numbered: a clock may go backwards."""
     found = re.match(r"(\d+)-", copy.name)
     return int(found[1]) if found else 0
@@ -68,18 +68,18 @@ def keep_copy(chapter: Chapter) -> Path:
         return before[-1]
     folder = _folder(make_data_folder(), chapter)
     folder.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(number_of(before[-1]) + 1 if before else 1):
+    for number in itertools.count(copy_number(before[-1]) + 1 if before else 1):
         name = f"{number:04}-{time.strftime('%Y%m%d-%H%M%S')}-{chapter.stub.stem}.py"
-        if not list(folder.glob(f"{number:04}-*")) and create(folder / name, content):
+        if not list(folder.glob(f"{number:04}-*")) and create_file(folder / name, content):
             return folder / name
 
 
-def create(path: Path, content: bytes) -> bool:
+def create_file(path: Path, content: bytes) -> bool:
     """Make the file at `path` with all of `content`; False, and nothing is changed, if there is one already.
 
     Raises OSError, and leaves nothing behind, if the disk is full.
     """
-    draft = _draft(path, content)
+    draft = _write_draft(path, content)
     try:
         os.link(draft, path)  # unlike a rename, this refuses to replace a file
     except FileExistsError:
@@ -96,16 +96,16 @@ def create(path: Path, content: bytes) -> bool:
     return True
 
 
-def replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Give the file at `path` the new `content`, whole or not at all. Raises OSError if the disk is full."""
-    draft = _draft(path, content)
+    draft = _write_draft(path, content)
     try:
         os.replace(draft, path.resolve() if path.is_symlink() else path)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _draft(path: Path, content: bytes) -> Path:
+def _write_draft(path: Path, content: bytes) -> Path:
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with draft.open("wb") as file:

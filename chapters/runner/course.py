@@ -147,7 +147,7 @@ def front_matter(lesson: Path) -> dict:
         raise CourseError(told) from None
 
 
-def _chapter(folder: Path, root: Path) -> Chapter:
+def _read_chapter(folder: Path, root: Path) -> Chapter:
     lesson, number = folder / "lesson.md", int(folder.name[2:4])
     facts = front_matter(lesson)
     missing = {"title", "reading", "needs", "gpu", "file", "exercises"} - set(facts)
@@ -172,7 +172,7 @@ def chapters(root: Path = ROOT) -> list[Chapter]:
     """All chapters in order: the folders `chapters/chNN_*` that have a lesson."""
     found = (root / "chapters").glob("ch[0-9][0-9]_*")
     folders = sorted(p for p in found if p.is_dir() and re.fullmatch(r"ch\d\d_\w+", p.name))
-    return [_chapter(folder, root) for folder in folders if (folder / "lesson.md").exists()]
+    return [_read_chapter(folder, root) for folder in folders if (folder / "lesson.md").exists()]
 
 
 def chapter(number: int | str) -> Chapter:

@@ -28,14 +28,14 @@ KERNELS = "device_kernels"  # a chapter's module that says which exercises have 
 def add_device_options(parser) -> None:
     """--device and --remote, as all commands that use a device take them."""
     parser.add_argument(
-        "--device", type=_device, metavar="KIND", help="a GPU: cuda, cuda:1, metal, vulkan"
+        "--device", type=_parse_device, metavar="KIND", help="a GPU: cuda, cuda:1, metal, vulkan"
     )
     parser.add_argument(
         "--remote", metavar="HOST:PORT[/KEY]", help="a GPU of another machine (serve-device)"
     )
 
 
-def _device(text: str) -> str:
+def _parse_device(text: str) -> str:
     if not re.fullmatch(r"(cuda|metal|vulkan|llvm)(:\d{1,2})?", text):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a device; write cuda, metal or vulkan, or with a number, as in cuda:1"
@@ -45,15 +45,15 @@ def _device(text: str) -> str:
 
 def has_kernel(chapter: Chapter, exercise: Exercise) -> bool:
     """Whether the exercise has a kernel that runs on a device."""
-    return exercise.id in _exercises(chapter)
+    return exercise.id in _list_exercises(chapter)
 
 
 def list_kernels() -> str:
     """All exercises that have one, for a sentence."""
-    return ", ".join(one for chapter in chapters() for one in _exercises(chapter))
+    return ", ".join(one for chapter in chapters() for one in _list_exercises(chapter))
 
 
-def _exercises(chapter: Chapter) -> list[str]:
+def _list_exercises(chapter: Chapter) -> list[str]:
     """The exercises in the chapter's KERNELS, read without importing it (that would import TVM)."""
     path = chapter.folder / f"{KERNELS}.py"
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -123,7 +123,7 @@ def make_answerer(asked: str, remote: str) -> Callable[[dict], dict]:
             if question["ask"] == "open":
                 opened.append(devices.open_device(asked, remote, SESSION_SECONDS))
                 return {"name": opened[0].name}
-            state, lines = _run(opened[0], question)
+            state, lines = _run_kernel(opened[0], question)
             return {"state": state, "lines": lines}
         except devices.DeviceError as error:
             return {"problem": str(error), "absent": isinstance(error, devices.NoDevice)}
@@ -131,7 +131,7 @@ def make_answerer(asked: str, remote: str) -> Callable[[dict], dict]:
     return answer
 
 
-def _run(device, question: dict) -> tuple[str, list[str]]:
+def _run_kernel(device, question: dict) -> tuple[str, list[str]]:
     """Check and measure the exercise of `question`, on the answer in its file."""
     engine = importlib.import_module("chapters.kit.measure.exercise_kernels")
     chapter = find_chapter(question["chapter"])

@@ -25,7 +25,7 @@ YOURS, THE_REFERENCES = "yours", "the reference's"
 MADE_OF = "__made_of__"  # in a module with the reference's answers in it: the learner's file
 
 
-def _passed(number: int) -> list[str]:
+def _list_passed(number: int) -> list[str]:
     """The exercises of chapter `number` whose answers are the learner's in this run."""
     if not about_learner():
         return []
@@ -42,9 +42,9 @@ def earlier(number: int) -> ModuleType:
     checks; in any other run, and if none has passed, it is the reference. Raises CourseError if the learner's file
     passed its checks and can no longer be imported.
     """
-    passed = _passed(number)
+    passed = _list_passed(number)
     if not passed:
-        reference = _reference(number)
+        reference = _find_reference(number)
         return importlib.import_module(f"solutions.{reference.parent.name}.{reference.stem}")
     from chapters.runner.course import CourseError, chapter
 
@@ -70,7 +70,7 @@ def _import_completed(home: Chapter, name: str, passed: list[str]) -> ModuleType
 
     It is written to a file: TVMScript reads the source of what it parses.
     """
-    from chapters.runner.copies import replace
+    from chapters.runner.copies import replace_file
     from chapters.runner.course import CourseError
     from chapters.runner.progress import make_data_folder
     from chapters.runner.regions import read_source, with_reference
@@ -83,7 +83,7 @@ def _import_completed(home: Chapter, name: str, passed: list[str]) -> ModuleType
     path = make_data_folder() / "completed" / home.short / home.file
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_bytes() != content:
-        replace(path, content)
+        replace_file(path, content)
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     setattr(module, MADE_OF, str(home.stub))
@@ -95,7 +95,7 @@ def _import_completed(home: Chapter, name: str, passed: list[str]) -> ModuleType
     return module
 
 
-def _reference(number: int) -> Path:
+def _find_reference(number: int) -> Path:
     """The file of chapter `number`'s reference. The lesson says its name, and is read only where there are others too.
 
     A page that uses an earlier chapter would depend on the text of every lesson otherwise.
@@ -112,7 +112,7 @@ def _reference(number: int) -> Path:
     return chapter(number).solution
 
 
-def unused(numbers: Iterable[int]) -> list[str]:
+def explain_unused(numbers: Iterable[int]) -> list[str]:
     """For each of these chapters with answers that are not used, a line on why: they have not passed as they are."""
     if not about_learner():
         return []
@@ -136,35 +136,35 @@ def unused(numbers: Iterable[int]) -> list[str]:
 
 def whose(number: int) -> str:
     """Whose code `earlier(number)` gives: YOURS, THE_REFERENCES, or "yours but for 3.4 and 3.6"."""
-    passed = _passed(number)
+    passed = _list_passed(number)
     if not passed:
         return THE_REFERENCES
     from chapters.runner.course import chapter
 
     others = [e.id for e in chapter(number).exercises if e.id not in passed]
-    return f"{YOURS} but for {_and(others)}" if others else YOURS
+    return f"{YOURS} but for {join_with_and(others)}" if others else YOURS
 
 
-def whose_answers(exercises: Iterable[str]) -> str:
+def find_owner(exercises: Iterable[str]) -> str:
     """Whose answers to these exercises `earlier` gives: YOURS, THE_REFERENCES or "partly yours"."""
-    own = {one in _passed(int(one.split(".")[0])) for one in exercises}
+    own = {one in _list_passed(int(one.split(".")[0])) for one in exercises}
     return {(True,): YOURS, (False,): THE_REFERENCES}.get(tuple(own), "partly yours")
 
 
-def whose_is_run(numbers: Iterable[int]) -> str:
+def describe_owners(numbers: Iterable[int]) -> str:
     """One sentence on whose code is run."""
     found = {number: whose(number) for number in numbers}
-    mine = {number: said for number, said in found.items() if said != THE_REFERENCES}
-    if not mine:
+    learners = {number: said for number, said in found.items() if said != THE_REFERENCES}
+    if not learners:
         return "The code is the reference's; an answer of yours takes its place once it passes its checks."
     if set(found.values()) == {YOURS}:
         return "All the code is yours."
-    partly = [said.removeprefix(f"{YOURS} but for ") for said in mine.values() if said != YOURS]
-    but = f", but for {_and(partly)}" if partly else ""
-    rest = "" if len(mine) == len(found) else "; the other chapters' is the reference's"
-    return f"The code of chapter{'s' * (len(mine) > 1)} {_and(map(str, mine))} is yours{but}{rest}."
+    partly = [said.removeprefix(f"{YOURS} but for ") for said in learners.values() if said != YOURS]
+    but = f", but for {join_with_and(partly)}" if partly else ""
+    rest = "" if len(learners) == len(found) else "; the other chapters' is the reference's"
+    return f"The code of chapter{'s' * (len(learners) > 1)} {join_with_and(map(str, learners))} is yours{but}{rest}."
 
 
-def _and(names: Iterable[str]) -> str:
+def join_with_and(names: Iterable[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from chapters.child import Child, Lost, WrongPatience, ended, patience
+from chapters.child import Child, Lost, WrongPatience, name_exit, patience
 from chapters.runner.course import Chapter, CourseError, Exercise
 from chapters.runner.exercise_at_fault import find_exercise_at_fault
 from chapters.runner.explain import explain
@@ -62,7 +62,7 @@ class Outcome:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def overall(outcomes: list[Outcome]) -> str:
+def combine_states(outcomes: list[Outcome]) -> str:
     """The state of an exercise, from the outcomes of its checks."""
     found = {outcome.state for outcome in outcomes}
     return next(
@@ -78,12 +78,12 @@ def checks_of(chapter: Chapter) -> list[Check]:
         raise CourseError(str(error)) from None
     return [
         Check(chapter, chapter.exercise(exercise), name, title, math.ceil(seconds * stretch))
-        for exercise, name, title, seconds in _checks_in(chapter.checks)
+        for exercise, name, title, seconds in _read_checks(chapter.checks)
     ]
 
 
 @functools.cache
-def _checks_in(path: Path) -> list[tuple[str, str, str, float]]:
+def _read_checks(path: Path) -> list[tuple[str, str, str, float]]:
     """Exercise, name, title and time limit of each check in a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     limits: dict[str, float] = {}
@@ -108,15 +108,15 @@ def checks_of_exercise(chapter: Chapter, exercise_id: str) -> list[Check]:
 class Examiner(contextlib.AbstractContextManager):
     """Runs checks one after another in a child process, and starts a new one where the last was lost.
 
-    whose: LEARNER, if the answers may use the learner's earlier chapters. Then each file, and each text that is saved
+    owner: LEARNER, if the answers may use the learner's earlier chapters. Then each file, and each text that is saved
     to it, gets a child of its own: what one of them does to TVM must not reach another. spare: have the next child
     ready, so that a save is answered at once.
     """
 
-    def __init__(self, whose: str = REFERENCE, *, spare: bool = False) -> None:
+    def __init__(self, owner: str = REFERENCE, *, spare: bool = False) -> None:
         self.child: Child | None = None
         self.machine = ""
-        self._whose, self._closed = whose, False
+        self._owner, self._closed = owner, False
         self._text: tuple = ()  # which file the child has loaded, and which text
         self._wants_spare = spare
         self._spare: Child | None = None
@@ -127,7 +127,7 @@ class Examiner(contextlib.AbstractContextManager):
     def _start(self, impl: Path, text: str) -> None:
         if self._closed:  # by Ctrl-C in another thread: start nothing more
             raise RuntimeError("This examiner is closed.")
-        if self.child and self._whose == LEARNER and self._text != (impl, text):
+        if self.child and self._owner == LEARNER and self._text != (impl, text):
             self.child.close()
             self.child = None
         if self.child is None:
@@ -137,7 +137,7 @@ class Examiner(contextlib.AbstractContextManager):
             self._spare = self._new_child()
 
     def _new_child(self) -> Child:
-        return Child("chapters.runner.worker", environment={WHOSE: self._whose})
+        return Child("chapters.runner.worker", environment={WHOSE: self._owner})
 
     def close(self) -> None:
         self._closed = True
@@ -166,20 +166,20 @@ class Examiner(contextlib.AbstractContextManager):
             return Outcome(check, "unable", reason=f"no process could be started: {error}")
         except Lost as lost:
             self.child = None
-            if reason := _unable(lost):
+            if reason := _explain_unable(lost):
                 return Outcome(check, "unable", reason=reason)
-            failure = _failure(lost, check, impl).as_dict()
+            failure = _describe_lost(lost, check, impl).as_dict()
             printed = tail(lost.printed.encode())
             return Outcome(check, "failed", failure, output=printed, loaded=before)
         if outcome.state == "todo" and outcome.reason != f"exercise {check.exercise.id}":
             outcome.state = "waits"
         if outcome.state == "failed" and diagnose:
-            outcome.failure["like"] = self._diagnosis(about)
-            if not outcome.unreadable and (blamed := self._waits_for(check, impl)):
-                return replace(outcome, state="waits", failure=None, reason=f"exercise {blamed}")
+            outcome.failure["like"] = self._diagnose(about)
+            if not outcome.unreadable and (blocker := self._find_blocker(check, impl)):
+                return replace(outcome, state="waits", failure=None, reason=f"exercise {blocker}")
         return outcome
 
-    def _diagnosis(self, about: dict) -> dict:
+    def _diagnose(self, about: dict) -> dict:
         """What the answer that was checked last behaves like; a catalogued mistake may be slow or crash."""
         try:
             return self.child.ask({"ask": "diagnosis", **about}, DIAGNOSIS_SECONDS * patience())
@@ -187,7 +187,7 @@ class Examiner(contextlib.AbstractContextManager):
             self.child = None
             return {}
 
-    def _waits_for(self, check: Check, impl: Path) -> str:
+    def _find_blocker(self, check: Check, impl: Path) -> str:
         """The other exercise of the file that this failure of `check` comes from, or ""."""
 
         def passes(path: Path) -> bool:
@@ -222,7 +222,7 @@ RECURSION = 20  # of the last 100 calls, on one line; in a visitor that visits i
 LEFT = "Something called os._exit, sent a signal, or closed what the process needs."
 
 
-def _unable(lost: Lost) -> str:
+def _explain_unable(lost: Lost) -> str:
     """Why a check could not run, if the machine is to blame for a lost child; else ""."""
     if not lost.began:
         said = [line for line in lost.printed.strip().splitlines() if line.strip()]
@@ -234,7 +234,7 @@ def _unable(lost: Lost) -> str:
             else str(lost)
         )
         return f"the process that runs the checks could not start: {why}"
-    if not lost.late and "SIGKILL" in ended(lost.code):
+    if not lost.late and "SIGKILL" in name_exit(lost.code):
         return (
             "the system killed the process, as it does when memory runs out. If it happens again with nothing else "
             "running, look for what takes so much memory in your code"
@@ -242,10 +242,12 @@ def _unable(lost: Lost) -> str:
     return ""
 
 
-def _failure(lost: Lost, check: Check, impl: Path) -> Failure:
+def _describe_lost(lost: Lost, check: Check, impl: Path) -> Failure:
     """What a learner reads about a child that their code has ended."""
     place = lost.place(impl)
-    end = f"was stopped after {check.seconds:g} s" if lost.late else f"died ({ended(lost.code)})"
+    end = (
+        f"was stopped after {check.seconds:g} s" if lost.late else f"died ({name_exit(lost.code)})"
+    )
     if (count := lost.count_calls(impl)) >= RECURSION:
         why, read = explain(RecursionError("maximum recursion depth exceeded"))
         return Failure(
@@ -263,7 +265,7 @@ def _failure(lost: Lost, check: Check, impl: Path) -> Failure:
             why="A loop that never ends, or recursion into the same node, looks like this.",
         )
     faults = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
-    native = lost.code == 0xC0000005 or any(name in ended(lost.code) for name in faults)
+    native = lost.code == 0xC0000005 or any(name in name_exit(lost.code) for name in faults)
     return Failure(
         f"The process running your code {end}.",
         expected="a result or a Python exception",
@@ -275,11 +277,11 @@ def _failure(lost: Lost, check: Check, impl: Path) -> Failure:
 class Engine(contextlib.AbstractContextManager):
     """Runs exercises on several examiners at once, each in its own thread with its own child process.
 
-    whose, spare: as an Examiner takes them.
+    owner, spare: as an Examiner takes them.
     """
 
-    def __init__(self, whose: str, workers: int | None = None, *, spare: bool = False) -> None:
-        self._whose, self._spare = whose, spare
+    def __init__(self, owner: str, workers: int | None = None, *, spare: bool = False) -> None:
+        self._owner, self._spare = owner, spare
         self._count = workers or min(MOST_WORKERS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="examiner")
         self._own = threading.local()
@@ -301,7 +303,7 @@ class Engine(contextlib.AbstractContextManager):
     def _examiner(self) -> Examiner:
         """The examiner of this thread."""
         if not hasattr(self._own, "examiner"):
-            self._own.examiner = Examiner(self._whose, spare=self._spare)
+            self._own.examiner = Examiner(self._owner, spare=self._spare)
             with self._lock:
                 self._examiners.append(self._own.examiner)
         return self._own.examiner

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from chapters.program import describe_refusal
 from chapters.runner.course import Chapter, Exercise
-from chapters.runner.engine import Engine, Outcome, overall
+from chapters.runner.engine import Engine, Outcome, combine_states
 from chapters.runner.failure import render
-from chapters.runner.learner_file import not_begun
-from chapters.runner.states import digest, record_state
+from chapters.runner.learner_file import find_not_begun
+from chapters.runner.regions import file_fingerprint
+from chapters.runner.states import record_state
 from chapters.runner.terminal import relative
 
 
@@ -35,10 +36,10 @@ class ExerciseReport:
     ):
         self.chapter, self.exercise, self.answer = chapter, exercise, answer
         self.is_learners = answer == chapter.stub
-        self.is_untouched = exercise.id in not_begun(chapter, answer)
+        self.is_untouched = exercise.id in find_not_begun(chapter, answer)
         self.outcomes: list[Outcome] = []
         self.state, self.record_error = "todo", ""
-        self._digest = digest(chapter, exercise.id)
+        self._fingerprint = file_fingerprint(chapter.stub, exercise.id)
         runs = run_untouched or not self.is_untouched
         self._running = engine.submit(chapter, exercise, answer) if runs else None
 
@@ -50,26 +51,26 @@ class ExerciseReport:
         """
         if self._running:
             self.outcomes = self._running.result()
-            self.state = overall(self.outcomes)
+            self.state = combine_states(self.outcomes)
             last = self.outcomes[-1]
             if last.unreadable and self.answer in unreadable:
-                self._end("waits", f"{self.answer.name}, which cannot be read")
+                self._settle("waits", f"{self.answer.name}, which cannot be read")
             elif last.unreadable:
                 unreadable.add(self.answer)
         unknown = self.state == "unable" or any(one.unreadable for one in self.outcomes)
         if self.is_learners and not unknown:
             self._record()
 
-    def _end(self, state: str, reason: str) -> None:
+    def _settle(self, state: str, reason: str) -> None:
         self.state = state
         self.outcomes[-1] = replace(self.outcomes[-1], state=state, failure=None, reason=reason)
 
     def _record(self) -> None:
         known = "todo" if self.is_untouched or self.state == "waits" else self.state
         try:
-            about = self.chapter, self.exercise.id, known, self._digest
+            about = self.chapter, self.exercise.id, known, self._fingerprint
             if not record_state(*about, self.outcomes) and self.outcomes:
-                self._end(
+                self._settle(
                     "unable",
                     f"{self.chapter.file}, or a file that it imports, was saved while it was being checked; nothing is "
                     "recorded, check it again",

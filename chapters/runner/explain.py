@@ -34,22 +34,22 @@ MISSING = (
 def explain(error: BaseException) -> tuple[str, str]:
     """`why` and `read` for an exception that an answer raised; two empty texts if the page does not know it."""
     message = f"{type(error).__name__}: {shorten(message_of(error), LONGEST)}"
-    for key, pattern, cause in _entries():
+    for key, pattern, cause in _read_entries():
         if key != "renamed" and pattern.search(message):
             return cause, f"{PAGE}#{key}"
     for missing in MISSING:
         match = re.search(missing, message)
         if match:
-            return _about_name(match.groupdict())
+            return _explain_name(match.groupdict())
     return "", ""
 
 
-def _about_name(found: dict[str, str | None]) -> tuple[str, str]:
+def _explain_name(found: dict[str, str | None]) -> tuple[str, str]:
     """`why` and `read` for a missing name."""
     name, module, owner = found["name"], found.get("module"), found.get("owner")
-    if owner and not _is_tvms(owner):
+    if owner and not _is_class_of_tvm(owner):
         return "", ""  # an object of the learner or of Python
-    row = _renamed().get(f"{module}.{name}") or _renamed().get(name)
+    row = _read_renamed().get(f"{module}.{name}") or _read_renamed().get(name)
     if row:
         return f"This is written for an older TVM: `{row[0]}` has become `{row[1]}`.", RENAMED
     if owner:
@@ -63,7 +63,7 @@ def _about_name(found: dict[str, str | None]) -> tuple[str, str]:
     return "", ""
 
 
-def _is_tvms(name: str) -> bool:
+def _is_class_of_tvm(name: str) -> bool:
     """Whether a class called `name` is one of TVM's."""
     import tvm
     from tvm import relax, s_tir, target, tirx
@@ -72,15 +72,15 @@ def _is_tvms(name: str) -> bool:
 
 
 @cache
-def _page() -> str:
+def _read_page() -> str:
     return (ROOT / PAGE).read_text(encoding="utf-8")
 
 
 @cache
-def _entries() -> list[tuple[str, re.Pattern, str]]:
+def _read_entries() -> list[tuple[str, re.Pattern, str]]:
     """The page's entries about exceptions: anchor, pattern of the message (`…` is anything), cause in plain text."""
     found = []
-    for section in re.split(r"^(?=### )", _page(), flags=re.MULTILINE):
+    for section in re.split(r"^(?=### )", _read_page(), flags=re.MULTILINE):
         entry = ENTRY.match(section)
         if entry:
             pattern = ".*".join(re.escape(part) for part in entry["text"].split("…"))
@@ -90,18 +90,18 @@ def _entries() -> list[tuple[str, re.Pattern, str]]:
 
 
 @cache
-def _renamed() -> dict[str, tuple[str, str]]:
+def _read_renamed() -> dict[str, tuple[str, str]]:
     """The table's rows, left and right, by each name, dotted or single, that only the left side has."""
     found: dict[str, tuple[str, str]] = {}
-    for row in re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", _page(), re.MULTILINE):
-        old, new = (_names(text) for text in row)
+    for row in re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", _read_page(), re.MULTILINE):
+        old, new = (_list_names(text) for text in row)
         shown = tuple(text.replace('Add["main"].params[0]', "var") for text in row)
         for name in old - new:
             found.setdefault(name, shown)
     return found
 
 
-def _names(text: str) -> set[str]:
+def _list_names(text: str) -> set[str]:
     """The dotted names in `text`, their beginnings, and their single parts."""
     names: set[str] = set()
     for dotted in re.findall(r"[A-Za-z_][\w.]*", text):

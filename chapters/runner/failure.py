@@ -88,7 +88,7 @@ def exercise_to_write(error: BaseException) -> str:
     return said if re.fullmatch(r"exercise \d+\.\d+", said) else ""
 
 
-def _block(label: str, text: str) -> list[str]:
+def _lay_out(label: str, text: str) -> list[str]:
     """A sentence is wrapped beside its label; code and IR follow beneath the label, unchanged."""
     lines = text.rstrip().split("\n")
     if len(lines) > 1:
@@ -102,12 +102,12 @@ def render(failure: dict, *, check: str, hint: str) -> str:
     lines = [f"✗ {failure['what']}", f"  checked   {check}"]
     for label in ("expected", "yours"):
         if failure[label]:
-            lines += _block(label, failure[label])
+            lines += _lay_out(label, failure[label])
     like = failure["like"]
     if like:
         lines.append(f"  This looks like: {like['what']}")
     if why := like.get("why") or failure["why"]:
-        lines += _block("because", why)
+        lines += _lay_out("because", why)
     if read := like.get("read") or failure["read"]:
         lines.append(f"  read      {read}")
     if hint:

@@ -16,17 +16,9 @@ from chapters.runner.course import ROOT, chapters
 from chapters.runner.earlier import MADE_OF
 from chapters.runner.regions import file_digest
 
-PARTS = (
-    "solutions",
-    "tests",
-    "docs",
-    "chapters/kit",
-    "chapters/runner",
-    "chapters/checking",
-    "chapters/__init__.py",
-)
-PARTS += tuple(f"chapters/{name}.py" for name in ("child", "environment", "opened", "program"))
-COURSE = tuple(ROOT / part for part in (*PARTS, "chapters/whose_code.py"))
+FOLDERS = ("solutions", "tests", "docs", "chapters/kit", "chapters/runner", "chapters/checking")
+FILES = ("__init__", "child", "environment", "opened", "program", "whose_code")
+COURSE = tuple(ROOT / part for part in (*FOLDERS, *(f"chapters/{name}.py" for name in FILES)))
 IMPORT = re.compile(r"chapters\.(ch\d\d_\w+)(?:\.(\w+)|\s+import\s+([\w, ]+))")
 
 
@@ -45,7 +37,7 @@ class LearnersFiles:
 
     def forget(self) -> None:
         """Let the next import of each execute it again; other chapters' answers stay, because the course holds them."""
-        for name, path in self._modules().items():
+        for name, path in self._find_modules().items():
             if path not in self._answers:
                 package, _, own = name.rpartition(".")
                 vars(sys.modules.get(package, sys)).pop(own, None) if package else None
@@ -58,14 +50,14 @@ class LearnersFiles:
         The digest is "" if the file is another one now than when this was asked first.
         """
         found = {}
-        for path in self._modules().values():
+        for path in self._find_modules().values():
             name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
             now = file_digest(path)
             same = self._seen.setdefault(path, now) == now
             found[name.as_posix()] = now if same else ""
         return found
 
-    def _modules(self) -> dict[str, Path]:
+    def _find_modules(self) -> dict[str, Path]:
         found = {}
         for name, module in list(sys.modules.items()):
             if self._others.get(name) is module or name.startswith("answer_"):
@@ -73,7 +65,7 @@ class LearnersFiles:
             file = getattr(module, "__file__", None)
             made_of = str(vars(module).get(MADE_OF, file)) if isinstance(file, str) else ""
             if made_of not in self._learners:
-                self._learners[made_of] = self._learners_path(made_of) if made_of else None
+                self._learners[made_of] = self._find_learners_path(made_of) if made_of else None
             path = self._learners[made_of]
             if not path:
                 self._others[name] = module
@@ -81,7 +73,7 @@ class LearnersFiles:
                 found[name] = path
         return found
 
-    def _learners_path(self, file: str) -> Path | None:
+    def _find_learners_path(self, file: str) -> Path | None:
         """The path of a file of the learner's; None for the course's own and for installed ones."""
         path = Path(file).resolve()
         if path in self._answers:

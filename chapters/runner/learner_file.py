@@ -16,14 +16,14 @@ from functools import cache
 from pathlib import Path
 
 from chapters.runner import progress
-from chapters.runner.catalogue import mistake
+from chapters.runner.catalogue import find_mistake
 from chapters.runner.copies import (
     copies_of,
-    create,
+    copy_number,
+    create_file,
     is_newest_copy,
     keep_copy,
-    number_of,
-    replace,
+    replace_file,
 )
 from chapters.runner.course import ROOT, Chapter, CourseError, chapters
 from chapters.runner.regions import (
@@ -47,7 +47,7 @@ def stub_text(chapter: Chapter) -> str:
 @cache
 def _stub_text(chapter: Chapter, reference: str) -> str:
     broken = {
-        exercise.id: regions(mistake(chapter, exercise.broken).text())[exercise.id]
+        exercise.id: regions(find_mistake(chapter, exercise.broken).text())[exercise.id]
         for exercise in chapter.exercises
         if exercise.broken
     }
@@ -55,44 +55,38 @@ def _stub_text(chapter: Chapter, reference: str) -> str:
     def blank(exercise_id: str, begin: str, body: list[str]) -> list[str]:
         if chapter.is_capstone:
             return []
-        return body if exercise_id in broken else _todo(begin)
+        return body if exercise_id in broken else _make_todo(begin)
 
     return map_regions(with_regions(reference, broken), blank)
 
 
-def _todo(begin: str) -> list[str]:
+def _make_todo(begin: str) -> list[str]:
     match = BEGIN.match(begin)
     return [f'{match["indent"]}raise NotImplementedError("exercise {match["id"]}")']
 
 
-def untouched(chapter: Chapter, text: str) -> set[str]:
+def find_untouched(chapter: Chapter, text: str) -> set[str]:
     """The exercises of `chapter` whose regions in `text` are still as the stub has them."""
     blank = regions(stub_text(chapter))
     try:
-        mine = regions(text)
+        learners = regions(text)
     except CourseError:  # markers that do not pair
         return set()
-    return {key for key, body in blank.items() if mine.get(key) == body}
+    return {key for key, body in blank.items() if learners.get(key) == body}
 
 
-def not_begun(chapter: Chapter, path: Path) -> set[str]:
-    """`untouched` for the learner's file of `chapter`; the empty set for any other file and for a missing one."""
+def find_not_begun(chapter: Chapter, path: Path) -> set[str]:
+    """`find_untouched` for the learner's file of `chapter`; the empty set for any other file and for a missing one."""
     if Path(path) != chapter.stub or not chapter.stub.exists():
         return set()
-    return untouched(chapter, chapter.stub.read_text(encoding="utf-8", errors="replace"))
+    return find_untouched(chapter, read_loosely(chapter.stub))
 
 
-def without_region(chapter: Chapter, text: str) -> list[str]:
-    """The exercises of `chapter` that have no region in `text`. CourseError if its BEGIN and END lines do not pair."""
-    mine = regions(text)
-    return [exercise.id for exercise in chapter.exercises if exercise.id not in mine]
-
-
-def without_markers(chapter: Chapter) -> str:
+def describe_lost_markers(chapter: Chapter) -> str:
     """What to do if the learner's file has lost the BEGIN or END line of an exercise; "" if it has them all."""
     try:
-        text = chapter.stub.read_text(encoding="utf-8", errors="replace")
-        lost = without_region(chapter, text)
+        learners = regions(read_loosely(chapter.stub))
+        lost = [exercise.id for exercise in chapter.exercises if exercise.id not in learners]
     except CourseError as error:
         said = f"{chapter.file}: {error}"
     else:
@@ -105,23 +99,18 @@ def without_markers(chapter: Chapter) -> str:
     )
 
 
-def warning(chapter: Chapter) -> str:
+def describe_faults(chapter: Chapter) -> str:
     """A sentence if the learner's file is older than the course, or has lost lines that the commands need; else ""."""
     # in this order: a file that is older than an exercise has no BEGIN line of it
-    if outdated(chapter):
+    if is_outdated(chapter):
         return (
             f"{chapter.file} is older than the course. `python -m chapters update {chapter.number}` puts your "
             "answers into the new one and keeps a copy."
         )
-    return without_markers(chapter)
+    return describe_lost_markers(chapter)
 
 
-def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
-    """`text` with the region of one exercise as in the stub. CourseError if `text` has lost the region's markers."""
-    return with_regions(text, {exercise_id: regions(stub_text(chapter))[exercise_id]})
-
-
-def write(
+def write_file(
     chapter: Chapter, content: str | bytes, *, aside: Iterable[str] = (), whole: bool = True
 ) -> Path:
     """Write the learner's file, and return the copy of what was there.
@@ -130,7 +119,7 @@ def write(
     made from the course as it is now, and not only one exercise of it.
     """
     copy = keep_copy(chapter)
-    replace(chapter.stub, content.encode() if isinstance(content, str) else content)
+    replace_file(chapter.stub, content.encode() if isinstance(content, str) else content)
     put_aside(chapter, aside)
     if whole:
         note_origin(chapter)
@@ -146,7 +135,7 @@ def note_origin(chapter: Chapter) -> None:
 
 def put_aside(chapter: Chapter, exercise_ids: Iterable[str]) -> None:
     """Record that the learner gives up the answers to some exercises that the copies hold now."""
-    newest = max(map(number_of, copies_of(chapter)), default=0)
+    newest = max(map(copy_number, copies_of(chapter)), default=0)
     with contextlib.suppress(OSError):
         progress.update(
             chapter.short,
@@ -165,7 +154,7 @@ def make_missing() -> list[Path]:
     for chapter in chapters():
         if not chapter.solution.exists() or chapter.stub.exists():
             continue
-        if create(chapter.stub, stub_text(chapter).encode()):
+        if create_file(chapter.stub, stub_text(chapter).encode()):
             note_origin(chapter)
             made.append(chapter.stub)
         elif not chapter.stub.exists():  # a link that leads nowhere
@@ -196,7 +185,7 @@ def keep_answers(of: Iterable[Chapter] | None = None) -> None:
             )
 
 
-def answered(chapter: Chapter, text: str) -> set[str]:
+def find_answered(chapter: Chapter, text: str) -> set[str]:
     """The exercises of `chapter` for which `text` holds something that is neither the stub's nor to be written.
 
     Without its lines BEGIN and END, an exercise counts as answered.
@@ -205,30 +194,30 @@ def answered(chapter: Chapter, text: str) -> set[str]:
     if not text.strip():
         return set()
     try:
-        mine, blank = regions(text), regions(stub_text(chapter))
+        learners, blank = regions(text), regions(stub_text(chapter))
     except CourseError:  # markers that do not pair
         return every
-    unchanged = {key for key, body in mine.items() if body == blank.get(key) or _is_todo(body)}
+    unchanged = {key for key, body in learners.items() if body == blank.get(key) or _is_todo(body)}
     return every - unchanged
 
 
-def lost_answers(chapter: Chapter) -> tuple[Path, list[str]] | None:
+def find_lost_answers(chapter: Chapter) -> tuple[Path, list[str]] | None:
     """(a copy, the exercises for which it has answers that the learner's file lacks); None if the file lacks none.
 
     A file that is as an older copy lacks what the newest one has in another way. What `reset`, `update` and
     `restore --forget` have put aside is not lost.
     """
     copies, aside = copies_of(chapter), _numbers_put_aside(chapter)
-    mine = read_loosely(chapter.stub) if chapter.stub.exists() else ""
-    here = answered(chapter, mine)
+    current = read_loosely(chapter.stub) if chapter.stub.exists() else ""
+    here = find_answered(chapter, current)
     texts = [read_loosely(copy) for copy in copies]
-    went_back = mine in texts[:-1] and mine != texts[-1]
+    went_back = current in texts[:-1] and current != texts[-1]
     for copy, text in reversed(list(zip(copies, texts, strict=True))):
-        there = answered(chapter, text)
+        there = find_answered(chapter, text)
         lacking = there - here
         if went_back and copy == copies[-1]:
-            lacking |= {key for key in there if fingerprint(text, key) != fingerprint(mine, key)}
-        lacking = {k for k in lacking if number_of(copy) > aside.get(k, 0)}
+            lacking |= {key for key in there if fingerprint(text, key) != fingerprint(current, key)}
+        lacking = {k for k in lacking if copy_number(copy) > aside.get(k, 0)}
         if lacking:
             return copy, [exercise.id for exercise in chapter.exercises if exercise.id in lacking]
     return None
@@ -239,7 +228,7 @@ def read_loosely(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def forgotten_files() -> list[Path]:
+def find_forgotten_files() -> list[Path]:
     """Files with answers in chapters' folders that no chapter of this version of the course looks at."""
     known = {chapter.stub for chapter in chapters()}
     return [
@@ -249,14 +238,14 @@ def forgotten_files() -> list[Path]:
     ]
 
 
-def outdated(chapter: Chapter) -> bool:
+def is_outdated(chapter: Chapter) -> bool:
     """Whether the course has changed what surrounds the regions since the learner's file was made."""
     made_from = progress.read().get(chapter.short, {}).get("made_from")
     known = made_from is not None and chapter.stub.exists()
     return known and made_from != short_digest(stub_text(chapter).encode())
 
 
-def updated(chapter: Chapter) -> str:
+def move_answers(chapter: Chapter) -> str:
     """The text of a new learner's file with the learner's regions in it.
 
     A region goes where the same functions are: exercises may have new numbers. A region that is still to be written is
@@ -265,26 +254,26 @@ def updated(chapter: Chapter) -> str:
     """
     text, fresh = read_source(chapter.stub), stub_text(chapter)
     try:
-        mine = regions(text)
+        learners = regions(text)
         begun = {
-            new: mine[old]
-            for new, old in _same_functions(fresh, text).items()
-            if not _is_todo(mine[old])
+            new: learners[old]
+            for new, old in _match_functions(fresh, text).items()
+            if not _is_todo(learners[old])
         }
         return with_regions(fresh, begun)
     except CourseError as error:
         raise CourseError(f"{chapter.file}: {error} It was not changed.") from None
 
 
-def what_became(chapter: Chapter, text: str) -> list[str]:
-    """Sentences on the answers in `text` that `updated` gives another number, or leaves out, and why."""
+def describe_moves(chapter: Chapter, text: str) -> list[str]:
+    """Sentences on the answers in `text` that `move_answers` gives another number, or leaves out, and why."""
     fresh = stub_text(chapter)
-    found, functions, mine = _same_functions(fresh, text), _functions(text), regions(text)
+    found, functions, learners = _match_functions(fresh, text), _find_functions(text), regions(text)
     moved = [f"{old} is {new}" for new, old in found.items() if old != new]
     unmarked = [e.id for e in chapter.exercises if e.id not in found and _defines(text, e.name)]
     given, gone = [], []
     for old, places in functions.items():
-        if old not in found.values() and not _is_todo(mine[old]):
+        if old not in found.values() and not _is_todo(learners[old]):
             names = [place.rpartition(".")[2] for place in places]
             (given if all(_defines(fresh, name) for name in names) else gone).append(old)
     said = [f"New numbers: {', '.join(moved)}."] if moved else []
@@ -301,9 +290,9 @@ def _defines(text: str, name: str) -> bool:
     return bool(re.search(rf"^[ ]*(?:def|class) {re.escape(name)}\b", text, re.MULTILINE))
 
 
-def _same_functions(fresh: str, old: str) -> dict[str, str]:
+def _match_functions(fresh: str, old: str) -> dict[str, str]:
     """exercise in `fresh` -> the exercise in `old` whose regions are in the same functions, whatever its number."""
-    new, before = _functions(fresh), _functions(old)
+    new, before = _find_functions(fresh), _find_functions(old)
     by_functions = {functions: number for number, functions in before.items()}
     return {
         number: number if before.get(number) == functions else by_functions[functions]
@@ -312,7 +301,7 @@ def _same_functions(fresh: str, old: str) -> dict[str, str]:
     }
 
 
-def _functions(text: str) -> dict[str, tuple[str, ...]]:
+def _find_functions(text: str) -> dict[str, tuple[str, ...]]:
     """exercise -> for each of its regions the innermost functions and classes around it, such as "Counter.visit_"."""
     found: dict[str, tuple[str, ...]] = {}
     around: list[tuple[int, str]] = []

@@ -61,12 +61,12 @@ def refused_line(error: BaseException) -> tuple[str, int, str]:
 
 
 @lru_cache(maxsize=8)
-def _compiled(source: str, path: str) -> CodeType:
+def _compile(source: str, path: str) -> CodeType:
     """The code of `source`; each check of an answer executes it afresh."""
     return compile(source, path, "exec", dont_inherit=True)
 
 
-class _Fresh(SourceFileLoader):
+class _FreshLoader(SourceFileLoader):
     """Compiles the source anew each time: Python sees that a .pyc is stale only by size and whole seconds."""
 
     def get_code(self, fullname: str):
@@ -75,7 +75,7 @@ class _Fresh(SourceFileLoader):
             source = importlib.util.decode_source(self.source)
         except UnicodeDecodeError as error:
             raise SyntaxError(f"byte {error.start} is not UTF-8; save it as UTF-8") from None
-        return _compiled(source, self.path)
+        return _compile(source, self.path)
 
 
 class Answer:
@@ -109,7 +109,7 @@ def load(path: Path) -> Answer:
         )
     linecache.checkcache()  # TVMScript reads a function's source text, which may have been edited
     name = f"answer_{path.parent.name}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path, loader=_Fresh(name, str(path)))
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FreshLoader(name, str(path)))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

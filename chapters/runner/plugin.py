@@ -50,11 +50,11 @@ class _Run:
     def begin(self, items: list[ExerciseItem]) -> None:
         """Hand every exercise to an engine; capstones first, because their checks take longest."""
         for item in sorted(items, key=lambda item: not item.chapter.is_capstone):
-            whose = LEARNER if item.answer == item.chapter.stub else REFERENCE
-            if whose not in self.engines:
-                self.engines[whose] = Engine(whose)
+            owner = LEARNER if item.answer == item.chapter.stub else REFERENCE
+            if owner not in self.engines:
+                self.engines[owner] = Engine(owner)
             item.report = ExerciseReport(
-                item.chapter, item.exercise, item.answer, self.engines[whose]
+                item.chapter, item.exercise, item.answer, self.engines[owner]
             )
         self.reports = [item.report for item in items]
 
@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = _Run()
     try:
         chapters()
-        if _asked_for(config, "chapters"):
+        if _is_asked_for(config, "chapters"):
             learner_file.keep_answers()
             learner_file.make_missing()
     except CourseError as error:
@@ -160,7 +160,7 @@ def pytest_report_teststatus(report, config):
     return state, letter, (word, markup)
 
 
-def _asked_for(config: pytest.Config, tree: str) -> bool:
+def _is_asked_for(config: pytest.Config, tree: str) -> bool:
     asked = {Path(str(a).split("::")[0]).resolve() for a in config.args}
     return any(p == ROOT / tree or ROOT / tree in p.parents for p in asked)
 
@@ -173,9 +173,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     ]
     if config.getoption("--impl"):
         return [*lines, f"checking {config.getoption('--impl')}"]
-    if _asked_for(config, "solutions"):
+    if _is_asked_for(config, "solutions"):
         lines.append(f"checking the {CHECKED}")
-    if _asked_for(config, "chapters"):
+    if _is_asked_for(config, "chapters"):
         lines.append("checking YOUR code in chapters/")
     return lines
 
@@ -198,17 +198,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
     if config.stash[RUN].reports and not config.getoption("--impl"):
         terminalreporter.section("Fusion by Hand")
-        for line in _summary(config.stash[RUN]):
+        for line in _summarize(config.stash[RUN]):
             terminalreporter.write_line(line)
 
 
-def _summary(run: _Run) -> list[str]:
+def _summarize(run: _Run) -> list[str]:
     lines = []
-    for whose, name in ((REFERENCE, "REFERENCE (solutions/)"), (LEARNER, "YOUR code (chapters/)")):
-        if whose in run.engines:
-            machine = run.engines[whose].machine
+    for owner, name in ((REFERENCE, "REFERENCE (solutions/)"), (LEARNER, "YOUR code (chapters/)")):
+        if owner in run.engines:
+            machine = run.engines[owner].machine
             lines.append(f"{name}, {machine}" if machine else name)
-            those = [one for one in run.reports if one.is_learners == (whose == LEARNER)]
+            those = [one for one in run.reports if one.is_learners == (owner == LEARNER)]
             for chapter, its in itertools.groupby(those, lambda report: report.chapter):
                 states = [report.state for report in its]
                 done, total = states.count("passed"), len(states)
@@ -220,12 +220,12 @@ def _summary(run: _Run) -> list[str]:
     )
     if REFERENCE in run.engines:
         lines.append(f"This was the {CHECKED}.")
-    mine = [report for report in run.reports if report.is_learners]
-    for chapter in dict.fromkeys(report.chapter for report in mine):
-        if said := learner_file.warning(chapter):
+    learners = [report for report in run.reports if report.is_learners]
+    for chapter in dict.fromkeys(report.chapter for report in learners):
+        if said := learner_file.describe_faults(chapter):
             lines.append(f"!! {said}")
-    lines += [f"!! {report.record_error}" for report in mine if report.record_error][:1]
-    if left := next((report.exercise for report in mine if report.state not in FINE), None):
+    lines += [f"!! {report.record_error}" for report in learners if report.record_error][:1]
+    if left := next((report.exercise for report in learners if report.state not in FINE), None):
         lines.append(f"Next: exercise {left.id}, {left.title} ({left.minutes} min).")
         lines.append(f"      python -m chapters check {left.id}")
     return lines

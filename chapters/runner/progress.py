@@ -50,7 +50,7 @@ def make_data_folder() -> Path:
     return folder
 
 
-def left_behind() -> list[Path]:
+def find_abandoned_folders() -> list[Path]:
     """The folders beside `data_folder()` whose checkout is gone from where it was: perhaps it has become this one."""
     found = []
     for note in data_folder().parent.glob(f"*/{CHECKOUT}"):
@@ -60,15 +60,15 @@ def left_behind() -> list[Path]:
     return found
 
 
-def _database() -> Path:
+def _database_path() -> Path:
     return data_folder() / "progress.sqlite"
 
 
 def read() -> dict[str, dict]:
     """The record by exercise id or chapter; {} if nothing was recorded yet. Entries of another form are left out."""
-    if not _database().exists() and not OLD.exists():
+    if not _database_path().exists() and not OLD.exists():
         return {}
-    with _opened() as database:
+    with _open_database() as database:
         rows = database.execute("SELECT key, facts FROM record").fetchall()
     found = {}
     for key, text in rows:
@@ -92,19 +92,19 @@ def _is_entry(entry: object) -> bool:
 
 def update(key: str, **facts: object) -> dict:
     """Set `facts` in the entry of an exercise or a chapter, and return the entry."""
-    return _change(key, lambda entry: entry.update(facts))
+    return _change_entry(key, lambda entry: entry.update(facts))
 
 
 def count_hint(exercise_id: str, most: int) -> int:
     """Note that one hint more was shown, of at most `most`, and return how many that makes."""
-    return _change(
+    return _change_entry(
         exercise_id, lambda entry: entry.update(hints=min(entry.get("hints", 0) + 1, most))
     )["hints"]
 
 
-def _change(key: str, change) -> dict:
+def _change_entry(key: str, change) -> dict:
     """Change one entry in a transaction: processes that do so at the same time wait for each other."""
-    with _opened() as database:
+    with _open_database() as database:
         database.execute("BEGIN IMMEDIATE")
         row = database.execute("SELECT facts FROM record WHERE key = ?", (key,)).fetchone()
         entry: object = {}
@@ -119,9 +119,9 @@ def _change(key: str, change) -> dict:
 
 
 @contextlib.contextmanager
-def _opened() -> Iterator[sqlite3.Connection]:
+def _open_database() -> Iterator[sqlite3.Connection]:
     """The database, made if it is missing. What the system refuses is an OSError that names the file."""
-    path = _database()
+    path = _database_path()
     make_data_folder()
     try:
         with contextlib.closing(_connect(path)) as database:
@@ -140,7 +140,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         try:
             made = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'record'").fetchone()
             if not made:
-                _make(database)
+                _make_table(database)
             return database
         except sqlite3.OperationalError:
             database.close()
@@ -158,7 +158,7 @@ def _set_aside(path: Path) -> str:
     return f"The record of your progress could not be read; it is kept as {damaged}."
 
 
-def _make(database: sqlite3.Connection) -> None:
+def _make_table(database: sqlite3.Connection) -> None:
     """Make the table, with what an older version of the course has recorded in the checkout."""
     database.execute("BEGIN IMMEDIATE")
     database.execute(
@@ -171,7 +171,7 @@ def _make(database: sqlite3.Connection) -> None:
 
 
 @contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
+def lock_answers() -> Iterator[None]:
     """Wait until no other command changes the learner's files, and keep others waiting."""
     try:
         path = make_data_folder() / "lock.sqlite"
@@ -181,11 +181,11 @@ def one_at_a_time() -> Iterator[None]:
         return
     with contextlib.closing(lock):
         with contextlib.suppress(sqlite3.Error):
-            _begin(lock)
+            _take_lock(lock)
         yield
 
 
-def _begin(lock: sqlite3.Connection) -> None:
+def _take_lock(lock: sqlite3.Connection) -> None:
     """Take the lock; if that takes long, say what is waited for. Raises sqlite3.Error if it never comes free."""
     try:
         lock.execute("BEGIN EXCLUSIVE")

@@ -89,7 +89,7 @@ def regions(text: str) -> dict[str, list[str]]:
     return found
 
 
-def first_line(text: str, exercise_id: str) -> int:
+def find_first_line(text: str, exercise_id: str) -> int:
     """The line number of the first region of `exercise_id` in `text`; 1 if it has none."""
     for number, line in enumerate(lines_of(text), 1):
         begin = BEGIN.match(line)
@@ -98,24 +98,19 @@ def first_line(text: str, exercise_id: str) -> int:
     return 1
 
 
-def own_text(text: str, exercise_id: str) -> str:
-    """The text on which the check of one exercise depends: its regions, and everything outside of regions."""
-
-    def keep_own(found: str, _begin: str, body: list[str]) -> list[str]:
-        return body if found == exercise_id else []
-
-    return map_regions(text, keep_own)
-
-
 def fingerprint(text: str, exercise_id: str) -> str:
-    """A digest of the part of `text` on which an exercise depends.
+    """A digest of the part of `text` on which an exercise depends: its regions, and what is outside of all regions.
 
     Text in the regions of other exercises does not count, so that exercises can be solved one after the other, and
     neither does how lines end.
     """
+
+    def keep_own(found: str, _begin: str, body: list[str]) -> list[str]:
+        return body if found == exercise_id else []
+
     text = text.replace("\r\n", "\n")
     with contextlib.suppress(CourseError):  # markers that do not pair: then the whole text counts
-        text = own_text(text, exercise_id)
+        text = map_regions(text, keep_own)
     return short_digest(text.encode("utf-8", "surrogateescape"))
 
 
@@ -155,9 +150,9 @@ def with_regions(text: str, bodies: dict[str, list[str]]) -> str:
 
     Raises CourseError if `text` does not have the markers of one of them.
     """
-    mine = regions(text)
+    present = regions(text)
     for key, wanted in bodies.items():
-        if len(mine.get(key, [])) != len(wanted):
+        if len(present.get(key, [])) != len(wanted):
             raise CourseError(
                 f"The lines `# BEGIN exercise {key} …` and `# END exercise {key}` are gone."
             )

@@ -10,24 +10,19 @@ from pathlib import Path
 from chapters.runner import progress
 from chapters.runner.course import PATHS, ROOT, Chapter, Exercise, chapters
 from chapters.runner.engine import FINE, Outcome
-from chapters.runner.learner_file import not_begun
+from chapters.runner.learner_file import find_not_begun
 from chapters.runner.regions import file_digest, file_fingerprint, short_digest
-
-
-def digest(chapter: Chapter, exercise_id: str) -> str:
-    """A fingerprint of the part of the learner's file on which an exercise depends; "" if there is no file."""
-    return file_fingerprint(chapter.stub, exercise_id)
 
 
 def checks_digest(chapter: Chapter) -> str:
     """A fingerprint of the checks of a chapter, as they are now."""
     path = chapter.checks
     stat = path.stat()
-    return _file_digest(path, stat.st_mtime_ns, stat.st_size)
+    return _digest_checks(path, stat.st_mtime_ns, stat.st_size)
 
 
 @cache
-def _file_digest(path: Path, _changed: int, _size: int) -> str:
+def _digest_checks(path: Path, _changed: int, _size: int) -> str:
     return short_digest(path.read_bytes().replace(b"\r\n", b"\n"))
 
 
@@ -36,10 +31,10 @@ def record_state(
 ) -> bool:
     """Note the state of an exercise, with digests of what its checks loaded.
 
-    loaded: the `digest` when the check began. outcomes: of the checks that ran. Notes nothing and returns False if one
-    of them loaded another text of the learner's file, or another file of the learner's has changed meanwhile.
+    loaded: the `file_fingerprint` when the check began. outcomes: of the checks that ran. Notes nothing and returns
+    False if one of them loaded another text of the learner's file, or another file of theirs has changed meanwhile.
     """
-    now = digest(chapter, exercise_id)
+    now = file_fingerprint(chapter.stub, exercise_id)
     files: dict[str, str] = {}
     for outcome in outcomes:
         for name, key in outcome.files.items():
@@ -59,13 +54,13 @@ def states(chapter: Chapter) -> dict[str, str]:
     begun, and not checked since the last edit of the file or of another file that it imports; "outdated": checked, and
     the checks have changed since.
     """
-    blank, record = not_begun(chapter, chapter.stub), progress.read()
+    blank, record = find_not_begun(chapter, chapter.stub), progress.read()
     result = {}
     for exercise in chapter.exercises:
         entry = record.get(exercise.id, {})
         if exercise.id in blank or not chapter.stub.exists():
             result[exercise.id] = "todo"
-        elif entry.get("digest") != digest(chapter, exercise.id) or not _same(entry):
+        elif not _is_unchanged(chapter, exercise.id, entry):
             result[exercise.id] = "changed"
         elif entry.get("checks") != checks_digest(chapter):
             result[exercise.id] = "outdated"
@@ -74,9 +69,11 @@ def states(chapter: Chapter) -> dict[str, str]:
     return result
 
 
-def _same(entry: dict) -> bool:
-    """Whether the other files of the learner's that a check has loaded are as they were."""
-    return all(file_digest(ROOT / name) == key for name, key in entry.get("files", {}).items())
+def _is_unchanged(chapter: Chapter, exercise_id: str, entry: dict) -> bool:
+    """Whether an exercise, and the other files of the learner's that its last check loaded, are as they were then."""
+    own = entry.get("digest") == file_fingerprint(chapter.stub, exercise_id)
+    files = entry.get("files", {}).items()
+    return own and all(file_digest(ROOT / name) == key for name, key in files)
 
 
 def passed_exercises(chapter: Chapter) -> list[str]:
@@ -99,7 +96,7 @@ def choose_path(path: str) -> None:
     progress.update("path", chosen=path)
 
 
-def upcoming(first: int = 0) -> tuple[Chapter, Exercise] | None:
+def find_next_exercise(first: int = 0) -> tuple[Chapter, Exercise] | None:
     """The first exercise of the chosen path that is left to solve; None if none is.
 
     One that passed is not, nor one that was skipped because it cannot run here. first: the number of the chapter to

@@ -17,7 +17,7 @@ from typing import NoReturn
 from chapters.program import run_program
 from chapters.runner.course import CourseError
 from chapters.runner.course import chapter as find
-from chapters.runner.earlier import whose_is_run
+from chapters.runner.earlier import describe_owners
 from chapters.runner.page_code import Cell, Namespace, cells
 from chapters.whose_code import LEARNER, REFERENCE, decide
 
@@ -28,12 +28,12 @@ SHORT = 40  # characters; a shorter sentence is told with the next one
 def tell(package: str) -> NoReturn:
     """Tell the chapter whose package is called `package`, and end the process: with status 1 if its code fails."""
     try:
-        sys.exit(run_program(lambda: _tell(package)))
+        sys.exit(run_program(lambda: _tell_chapter(package)))
     except CourseError as error:
         sys.exit(str(error))
 
 
-def _tell(package: str) -> int:
+def _tell_chapter(package: str) -> int:
     home = find(package.rpartition(".")[2])
     about = f"Chapter {home.number}, {home.title}, by its lab."
     parser = argparse.ArgumentParser(prog=f"python -m {package}", description=about)
@@ -43,7 +43,7 @@ def _tell(package: str) -> int:
     decide(REFERENCE if options.solutions else LEARNER)
     story = Story(pause=options.pause)
     story.title(f"Chapter {home.number} · {home.title}")
-    story.say(whose_is_run([*home.needs, home.number]))
+    story.say(describe_owners([*home.needs, home.number]))
     lab = (home.folder / "lab.py").read_text(encoding="utf-8")
     if not all(map(story.cell, cells(lab))):
         return 1
@@ -51,7 +51,7 @@ def _tell(package: str) -> int:
     return 0
 
 
-def _opening(paragraph: str) -> str:
+def _first_sentence(paragraph: str) -> str:
     """The first sentence of a paragraph; with a very short one, also the next."""
     said = ""
     for sentence in re.split(r"(?<=[.!?:])\s+(?=[A-Z`*])", paragraph):
@@ -74,11 +74,11 @@ class Story:
 
     def title(self, text: str) -> None:
         line = "─" * min(len(text), self.width)
-        print(f"\n{self._in(BOLD, text)}\n{self._in(DIM, line)}")
+        print(f"\n{self._style(BOLD, text)}\n{self._style(DIM, line)}")
 
     def say(self, text: str) -> None:
         for line in textwrap.wrap(text, self.width):
-            print(re.sub(r"`([^`]+)`", lambda m: self._in(CYAN, m[1]), line))
+            print(re.sub(r"`([^`]+)`", lambda m: self._style(CYAN, m[1]), line))
         print()
 
     def cell(self, cell: Cell) -> bool:
@@ -94,7 +94,7 @@ class Story:
             return False
         print(flush=True)
         if self.pause:
-            input(self._in(DIM, "Enter for the next step "))
+            input(self._style(DIM, "Enter for the next step "))
         return True
 
     def _prose(self, text: str) -> None:
@@ -106,7 +106,7 @@ class Story:
                 self.title(heading[2])
             paragraph = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", body.strip().split("\n\n")[0])
             if paragraph and not (heading and len(heading[1]) == 1):
-                self.say(_opening(re.sub(r"\s+", " ", paragraph)))
+                self.say(_first_sentence(re.sub(r"\s+", " ", paragraph)))
 
-    def _in(self, style: str, text: str) -> str:
+    def _style(self, style: str, text: str) -> str:
         return f"{style}{text}{PLAIN}" if self.colour else text

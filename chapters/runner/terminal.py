@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from chapters.runner.course import PATHS, Chapter, Exercise
-from chapters.runner.regions import first_line
+from chapters.runner.regions import find_first_line
 
 STATE_WORDS = {
     "passed": "passed",
@@ -18,7 +18,7 @@ STATE_WORDS = {
 }
 
 
-def all_pass(path: str) -> str:
+def describe_all_passed(path: str) -> str:
     """What to say when no exercise of one of PATHS is left."""
     if path == PATHS[-1]:
         return "Every exercise that can run on this machine passes."
@@ -34,10 +34,10 @@ def all_pass(path: str) -> str:
     )
 
 
-def bar(done: int, total: int, width: int = 20) -> str:
-    """A bar of `width` characters, `done` of `total` filled."""
-    filled = round(width * done / total) if total else 0
-    return "█" * filled + "░" * (width - filled)
+def bar(done: int, total: int) -> str:
+    """A bar of 20 characters, `done` of `total` filled."""
+    filled = round(20 * done / total) if total else 0
+    return "█" * filled + "░" * (20 - filled)
 
 
 def relative(path: Path) -> str:
@@ -48,11 +48,11 @@ def relative(path: Path) -> str:
         return str(path)
 
 
-def place(chapter: Chapter, exercise: Exercise) -> str:
+def locate(chapter: Chapter, exercise: Exercise) -> str:
     """Where to edit: `file:line`, as terminals and editors make clickable."""
     if not chapter.stub.exists():
         return relative(chapter.stub)
-    line = first_line(chapter.stub.read_text(encoding="utf-8", errors="replace"), exercise.id)
+    line = find_first_line(chapter.stub.read_text(encoding="utf-8", errors="replace"), exercise.id)
     return f"{relative(chapter.stub)}:{line}"
 
 
@@ -60,6 +60,6 @@ def describe(chapter: Chapter, exercise: Exercise) -> str:
     """Three lines: the exercise, the line to edit and the section to read."""
     return (
         f"{exercise.id}  {exercise.title} ({exercise.kind}, {exercise.minutes} min)\n"
-        f"     edit {place(chapter, exercise)}\n"
+        f"     edit {locate(chapter, exercise)}\n"
         f"     read {relative(chapter.lesson)}, “Exercise {exercise.id}”"
     )

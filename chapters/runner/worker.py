@@ -56,46 +56,37 @@ def make_answerer() -> Callable[[dict], object]:
 
 
 def run_check(
-    checks: ModuleType, name: str, path: Path, after_load: Callable[[], object] = lambda: None
+    checks: ModuleType, name: str, path: Path, after_load: Callable[[], object]
 ) -> tuple[dict, Answer | None]:
-    """Run the check `name` on the answer in the file at `path`; the outcome, and the answer unless loading failed."""
+    """Run the check `name` on the answer in the file at `path`.
+
+    Returns the fields of an Outcome that are not its defaults, and the answer unless loading failed.
+    """
     path = path.resolve()
     try:
         impl = load(path)
     except CheckFailed as error:
-        return _outcome("failed", failure=error.failure.as_dict(), unreadable=True), None
+        return {"state": "failed", "failure": error.failure.as_dict(), "unreadable": True}, None
     after_load()
     try:
         getattr(checks, name)(impl)
-        return _outcome("passed"), impl
+        return {"state": "passed"}, impl
     except Skip as skip:
-        return _outcome("skipped", reason=str(skip)), impl
+        return {"state": "skipped", "reason": str(skip)}, impl
     except RuntimeError as error:  # a stub's NotImplementedError leaves a TVM pass as RuntimeError
         if said := exercise_to_write(error):
-            return _outcome("todo", reason=said), impl
-        failed = _raised(error, path, impl._text)
+            return {"state": "todo", "reason": said}, impl
+        failed = _describe_exception(error, path, impl._text)
     except CheckFailed as error:
         if isinstance(error.__cause__, NotImplementedError):
-            return _outcome("todo", reason=message_of(error.__cause__)), impl
+            return {"state": "todo", "reason": message_of(error.__cause__)}, impl
         failed = error
     except BaseException as error:
-        failed = _raised(error, path, impl._text)
-    return _outcome("failed", failure=failed.failure.as_dict()), impl
+        failed = _describe_exception(error, path, impl._text)
+    return {"state": "failed", "failure": failed.failure.as_dict()}, impl
 
 
-def _outcome(state: str, **more: object) -> dict:
-    return {
-        "state": state,
-        "failure": None,
-        "reason": "",
-        "unreadable": False,
-        "loaded": "",
-        "files": {},
-        **more,
-    }
-
-
-def _raised(error: BaseException, path: Path, text: str) -> CheckFailed:
+def _describe_exception(error: BaseException, path: Path, text: str) -> CheckFailed:
     """The failure to show for an exception that the check did not raise on purpose. text: of the answer at `path`."""
     place = where(error, path)
     why, read = explain(error)
@@ -116,14 +107,14 @@ def _raised(error: BaseException, path: Path, text: str) -> CheckFailed:
     forgotten = "; a forgotten `return` gives None" if "None" in last_line(error) else ""
     return CheckFailed(
         f"The check could not use what your code returned: {last_line(error)}",
-        yours=f"the check was at line {frame.lineno} of {_named(frame.filename)}: {frame.line}",
+        yours=f"the check was at line {frame.lineno} of {_shorten_path(frame.filename)}: {frame.line}",
         expected=f"what the exercise's docstring says{forgotten}",
         why=why,
         read=read,
     )
 
 
-def _named(file: str) -> str:
+def _shorten_path(file: str) -> str:
     """A file as a learner finds it: `chapters/ch02_attach_metadata/checks.py`."""
     parts = Path(file).parts[-3:]
     return "/".join(parts) if "chapters" in parts else Path(file).name

@@ -359,7 +359,7 @@ def _draw_first_token(seconds: dict[str, float]) -> plots.Figure:
     )
     title = "From the start of a process to the first token"
     caption = "Everything was read from disk before. Chapter 11 shows where our time goes."
-    table = import_from_chapter(11, "first_token").table_of(seconds)
+    table = import_from_chapter(11, "first_token").make_table(seconds)
     return plots.draw_bars(entries, "less is better", title, caption, table, claim=claim)
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from chapters.kit.bench import gpu_results as tables
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
-from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, si
 from docs.pages.plots import Figure, InputSize, draw_bandwidth, draw_bars, draw_roofline
@@ -137,8 +136,8 @@ def draw_gelu(measured: dict) -> list[Figure]:
         by_speed = "; ".join(f"{name} {si(time, 's')}" for name, time in times)
         claim = f"A linear layer and GELU in {dtype}: {by_speed}."
         title = f"Linear and GELU, {tables.layer_text(case)}, in {dtype}"
-        caption = f"All but “{EAGER_GELU}” may use one kernel for both."
-        table = tables.linear_table([case], EAGER_GELU)
+        caption = f"All but “{tables.EAGER_GELU}” may use one kernel for both."
+        table = tables.linear_table([case], tables.EAGER_GELU)
         figures.append(draw_bars(drawn, "less is better", title, caption, table, claim=claim))
     return figures
 

@@ -10,7 +10,7 @@ from chapters.ch04_add_rms_norm import bench, registers
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, launch, reference
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
 from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
-from chapters.kit.bench.gpu_clock import missing
+from chapters.kit.bench.gpu_clock import explain_no_gpu
 from chapters.kit.bench.kernel_counts import COMPILER
 from chapters.kit.bench.results import load
 from chapters.kit.emulator import cuda_on_cpu
@@ -34,7 +34,7 @@ def test_the_bound_moves_every_byte(streaming):
 
 
 @pytest.mark.parametrize("dtype", bench.DTYPES)
-@pytest.mark.parametrize("peer", ["ours", "unfused", "numpy_peer"])
+@pytest.mark.parametrize("peer", ["ours", "unfused", "numpy_baseline"])
 def test_a_peer_is_checked_before_it_is_timed(peer, dtype):
     for call, error in getattr(bench, peer)((4, 1, 96), dtype, 1, 7).values():
         assert 0 <= error < bench.TOLERANCE[dtype]
@@ -42,18 +42,18 @@ def test_a_peer_is_checked_before_it_is_timed(peer, dtype):
 
 
 def test_wrong_numbers_are_not_measured():
-    arrays = bench.numbers((4, 1, 96), "float32", 3)
+    arrays = bench.draw_inputs((4, 1, 96), "float32", 3)
     norm, total = reference(*arrays, bench.EPSILON)
-    bench.checked(norm, total, arrays)
+    bench.check_norm(norm, total, arrays)
     for wrong in ((norm * 1.01, total), (norm, total + 1e-3), (np.full_like(norm, np.nan), total)):
         with pytest.raises(ValueError, match="wrong numbers"):
-            bench.checked(*wrong, arrays)
+            bench.check_norm(*wrong, arrays)
 
 
 @pytest.mark.parametrize("dtype", bench.DTYPES)
 def test_numbers_are_rounded_alike_without_ml_dtypes(dtype):
     values = np.random.default_rng(1).standard_normal(5000).astype("float32")
-    assert (bench.rounded(values, dtype) == values.astype(dtype).astype("float32")).all()
+    assert (bench.round_to(values, dtype) == values.astype(dtype).astype("float32")).all()
 
 
 @pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
@@ -77,7 +77,7 @@ def test_tables_show_shares_and_ratios():
 def test_without_a_gpu_the_reason_is_said():
     if tvm.cuda(0).exist:
         pytest.skip("this machine has a GPU")
-    assert len(missing()) > 20
+    assert len(explain_no_gpu()) > 20
 
 
 def test_registers_come_from_the_file_where_the_compiler_is_missing(monkeypatch):

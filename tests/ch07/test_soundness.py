@@ -97,8 +97,9 @@ def test_the_builtin_does_what_its_docstring_warns_of(name):
     np.testing.assert_array_equal(run_compiled(mod, case.arguments())[-1], sums)
 
 
-def test_a_case_that_kills_its_child_is_reported_and_a_new_child_takes_the_next():
-    judge = side_by_side.Judge("tests.ch07.dies_on_request")
+def test_a_case_that_kills_its_child_is_reported_and_a_new_child_takes_the_next(monkeypatch):
+    monkeypatch.setattr(side_by_side, "HERE", "tests.ch07.dies_on_request")
+    judge = side_by_side.Judge()
     try:
         first = judge.verdict("a case").how
         same_child = side_by_side.Verdict("another case", "right", "right", first)

@@ -13,7 +13,7 @@ import pytest
 from chapters.ch08_gpu_targets import gelu_layers
 from chapters.ch08_gpu_targets import other_compilers as others
 from chapters.checking.gpu_kernels import arrays, exact
-from chapters.kit.bench import gpu_gelu_bench, gpu_linear_bench
+from chapters.kit.bench import gpu_linear_bench
 from chapters.kit.bench.gpu_clock import WrongNumbersError
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.results import load
@@ -28,15 +28,16 @@ INTERPRETED = """
 import torch
 from chapters.ch04_add_rms_norm.triton_add_norm import add_norm
 from chapters.ch08_gpu_targets.triton_linear_gelu import linear_gelu
-from chapters.kit.bench import gpu_gelu_bench, gpu_linear_bench, gpu_norm_bench
+from chapters.kit.bench import gpu_linear_bench, gpu_norm_bench
 
 for dtype in ("float16", "float32"):
     for sizes in ((33, 48, 80), (64, 64, 64), (1, 96, 32)):
-        operands = gpu_linear_bench.draw(gpu_linear_bench.Layer(*sizes, dtype), "cpu")
+        operands = gpu_linear_bench.draw_inputs(gpu_linear_bench.Layer(*sizes, dtype), "cpu")
         result = linear_gelu(*operands, {"M": 32, "N": 32, "K": 32, "GROUP": 2})
-        assert gpu_gelu_bench.error(result, *operands) < gpu_linear_bench.TOLERANCE[dtype]
-    given = gpu_norm_bench.draw((4, 1, 300), dtype, "cpu")
-    error = gpu_norm_bench.error(*add_norm(*given, gpu_norm_bench.EPSILON), *given)
+        error = gpu_linear_bench.compute_error(result, *operands, torch.nn.functional.gelu)
+        assert error < gpu_linear_bench.TOLERANCE[dtype]
+    given = gpu_norm_bench.draw_inputs((4, 1, 300), dtype, "cpu")
+    error = gpu_norm_bench.compute_error(*add_norm(*given, gpu_norm_bench.EPSILON), *given)
     assert error < gpu_norm_bench.TOLERANCE[dtype]
 """
 
@@ -48,7 +49,7 @@ def test_our_kernel_gives_the_layer_with_gelu():
     tile = TILES[-1]
     a, b, c, d = arrays(77, 128, 192, "float16", 1, "float16")
     planted_faults.run_changed(
-        gelu_layers.kernel(Layer(77, 128, 192, "float16"), tile), [a, b, c, d]
+        gelu_layers.make_kernel(Layer(77, 128, 192, "float16"), tile), [a, b, c, d]
     )
     total = exact(a, b, c)
     right = total * (0.5 + 0.5 * np.vectorize(erf)(total / 2**0.5))
@@ -70,13 +71,13 @@ def test_the_triton_kernels_give_the_same_in_its_interpreter():
 
 def test_peers_are_compared_with_float64():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    operands = gpu_linear_bench.draw(Layer(70, 48, 64, "float16"), "cpu")
-    call, result = gpu_gelu_bench.eager(*operands)
-    check = gpu_linear_bench.checked
-    assert 0 < check(call, result, *operands, gpu_gelu_bench.error) < 1e-3
+    operands = gpu_linear_bench.draw_inputs(Layer(70, 48, 64, "float16"), "cpu")
+    call, result = gelu_layers.eager(*operands)
+    check = gpu_linear_bench.check_result
+    assert 0 < check(call, result, *operands, torch.nn.functional.gelu) < 1e-3
     without = torch.nn.functional.linear(*operands)
     with pytest.raises(WrongNumbersError, match="off by"):
-        check(lambda: None, lambda: without, *operands, gpu_gelu_bench.error)
+        check(lambda: None, lambda: without, *operands, torch.nn.functional.gelu)
 
 
 def test_peers_that_are_not_installed_are_named(monkeypatch):
@@ -84,16 +85,16 @@ def test_peers_that_are_not_installed_are_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "chapters.ch08_gpu_targets.triton_linear_gelu", raising=False)
     pytest.importorskip("torch", reason="PyTorch is not installed")
     with pytest.raises(ImportError, match="triton"):
-        gelu_layers.by_triton(*gpu_linear_bench.draw(Layer(2, 16, 16, "float16"), "cpu"))
+        gelu_layers.by_triton(*gpu_linear_bench.draw_inputs(Layer(2, 16, 16, "float16"), "cpu"))
 
 
 def test_the_record_says_what_the_page_says():
     texts, candidates = (load(others.NAME)["measured"][key] for key in ("texts", "candidates"))
     norm, default, tuned = (texts[p] for p in (others.NORM, others.LINEAR, others.TUNED))
     assert norm.count("tl.store(out_ptr0") == norm.count("tl.load(out_ptr0") == 1
-    assert "extern_kernels.addmm" in default and "erf" in others.kernel_of(default)
+    assert "extern_kernels.addmm" in default and "erf" in others.cut_kernel(default)
     assert "tl.dot" not in default
-    suffix = others.kernel_of(tuned).partition("inductor generates a suffix")[2]
+    suffix = others.cut_kernel(tuned).partition("inductor generates a suffix")[2]
     assert "libdevice.erf" in suffix and "extern_kernels.addmm(" not in tuned
     assert candidates[0] == "addmm" and len(candidates) > 2
     assert all(f"{name} : tl.constexpr = {size}" in tuned for name, size in others.TILE.items())

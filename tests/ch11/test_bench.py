@@ -62,7 +62,7 @@ MEASURED = {
 
 
 def test_units_and_shares_of_the_decoder():
-    rows = {row[0]: row[1:] for row in bench.table_of(MEASURED).rows}
+    rows = {row[0]: row[1:] for row in bench.make_table(MEASURED).rows}
     assert rows["fusion_by_hand"] == (
         "100 MB",
         "28.62",
@@ -73,36 +73,36 @@ def test_units_and_shares_of_the_decoder():
         "512 / 1024",
     )
     assert rows["Transformers"][:5] == ("540 MB", "28.62", "50 / 25", "20 / 40", "10.8 / 21.6")
-    assert "20.0 / 25.0 GB/s" in bench.table_of(MEASURED).note
+    assert "20.0 / 25.0 GB/s" in bench.make_table(MEASURED).note
 
 
 def test_llama_cpp_at_its_best_is_the_faster_attention_of_each_function():
-    row = next(row for row in bench.table_of(MEASURED).rows if row[0] == bench_inputs.BEST)
+    row = next(row for row in bench.make_table(MEASURED).rows if row[0] == bench_inputs.BEST)
     assert row[3] == "15 / 7.5" and row[-1] == "320 / 640"
 
 
 def test_what_was_not_measured_has_no_row():
-    names = [row[0] for row in bench.table_of(MEASURED).rows]
+    names = [row[0] for row in bench.make_table(MEASURED).rows]
     assert names == ["fusion_by_hand", "llama.cpp", "llama.cpp, Q4_0", "Transformers"]
     alone = {"1": {**MEASURED["threads"]["1"], "seconds": dict(list(SECONDS.items())[:2])}}
-    table = bench.table_of({**MEASURED, "threads": alone})
+    table = bench.make_table({**MEASURED, "threads": alone})
     assert [row[:4] for row in table.rows] == [("fusion_by_hand", "100 MB", "28.62", "10")]
     assert "With 1 thread." in table.note
 
 
 def test_first_token_is_compared_with_ours():
-    rows = first_token.table_of(MEASURED["first token"]).rows
+    rows = first_token.make_table(MEASURED["first token"]).rows
     assert rows == [("fusion_by_hand", "2 s", "1.00 ×"), ("llama.cpp", "500 ms", "0.25 ×")]
 
 
 def test_kernels_and_the_rest_add_up_to_a_step():
-    table = bench_kernels.table_of(MEASURED["kernels"])
+    table = bench_kernels.make_table(MEASURED["kernels"])
     assert table.rows[2] == ("gate, up", "4.00 ms (33%)", "4.00 ms (33%)")
     assert table.rows[-1] == ("a step", "12.00 ms", "12.00 ms")
 
 
 def test_the_mark_of_a_product_is_the_time_of_reading_its_weights():
-    drawn = {bar.name: bar for bar in bench.tables(MEASURED)["step"].bars}
+    drawn = {bar.name: bar for bar in bench.make_tables(MEASURED)["step"].bars}
     assert list(drawn) == list(bench_kernels.ORDER)
     assert drawn["gate, up"].mark == 3e-3  # 60 MB at 20 GB/s
     assert drawn["head"].mark == 1.5e-3  # longer than its bar: both have noise
@@ -114,7 +114,7 @@ SIZES = LlamaConfig(64, 96, 2, 4, 2, 16, 320, 64)
 
 def test_groups_of_kernels():
     def group(name: str, *shapes: tuple[int, ...]) -> str:
-        return bench_kernels.group_of(name, shapes, SIZES)
+        return bench_kernels.find_group(name, shapes, SIZES)
 
     assert group("dequantize_NT_matmul1", (8, 2, 4, 16), (1, 1, 64), (1, 1, 128)) == "q, k, v"
     assert group("fused_NT_matmul_add", (64, 64), (1, 1, 64), (1, 1, 64)) == "attention's output"
@@ -154,7 +154,7 @@ class MachineThatTells:
 def test_time_of_kernels_is_what_passes_between_call_and_return():
     vm = MachineThatTells()
     model = SimpleNamespace(vm=vm, config=SIZES)
-    found = bench_kernels.grouped(model, vm.step, steps=5)
+    found = bench_kernels.time_groups(model, vm.step, steps=5)
     assert set(found) == set(bench_kernels.ORDER)
     assert found["gate, up"] > 0 and found["rest"] > 0 and found["head"] == 0
     assert found["rest"] < 10 * found["gate, up"]
@@ -162,7 +162,7 @@ def test_time_of_kernels_is_what_passes_between_call_and_return():
 
 def test_the_time_that_telling_takes_is_not_a_kernels():
     vm = MachineThatTells(busy=bench_kernels.IDLE)
-    found = bench_kernels.grouped(SimpleNamespace(vm=vm, config=SIZES), vm.step, steps=15)
+    found = bench_kernels.time_groups(SimpleNamespace(vm=vm, config=SIZES), vm.step, steps=15)
     assert found["gate, up"] < found["rest"]
 
 
@@ -179,12 +179,12 @@ def inputs(tmp_path):
 def test_a_peer_with_wrong_numbers_is_refused(inputs):
     path, logits = inputs
     close = logits.astype("float32")[None] + np.float32(0.5)  # 0.05 of the largest
-    assert bench_inputs.checked(
+    assert bench_inputs.check_logits(
         close, path, "file decode", bench_inputs.ROUNDED_LIMIT
     ) == pytest.approx(0.05)
     for wrong in (close, logits * np.nan, logits[::-1]):
         with pytest.raises(ValueError, match="wrong numbers"):
-            bench_inputs.checked(wrong, path, "file decode", bench_inputs.EXACT_LIMIT)
+            bench_inputs.check_logits(wrong, path, "file decode", bench_inputs.EXACT_LIMIT)
 
 
 def test_a_first_token_may_be_one_of_two_that_are_as_good(inputs):
@@ -197,18 +197,18 @@ def test_a_first_token_may_be_one_of_two_that_are_as_good(inputs):
 
 
 def test_a_process_without_a_token_says_why(inputs, monkeypatch):
-    seconds, reason = first_token.once("fusion_by_hand", inputs[0] + ".missing", threads=1)
+    seconds, reason = first_token.time_once("fusion_by_hand", inputs[0] + ".missing", threads=1)
     assert seconds is None and "No such file" in reason
     monkeypatch.setenv("FUSION_PEER_PYTHON", "/no/such/python")
-    assert first_token.once("llama.cpp", inputs[0], threads=1)[0] is None
+    assert first_token.time_once("llama.cpp", inputs[0], threads=1)[0] is None
 
 
 def test_without_llama_cpp_nothing_is_stored_anew_and_no_peer_reads_it(
     inputs, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("FUSION_PEER_PYTHON", "/no/such/python")
-    assert bench.stored_as_q4_0(tmp_path / "model.gguf", tmp_path) is None
-    found = [peer.arguments.get("name") for peer in bench.peers(inputs[0], threads=1)]
+    assert bench.store_as_q4_0(tmp_path / "model.gguf", tmp_path) is None
+    found = [one.arguments.get("name") for one in bench.list_candidates(inputs[0], 1)]
     assert found.count("llama.cpp") == 1 and not any("Q4_0" in (name or "") for name in found)
 
 
@@ -231,7 +231,7 @@ def test_the_bandwidth_is_that_of_reading():
         "reading": SimpleNamespace(seconds=3.0, rounds=(4.0, 2.0, 3.0), error=None),
         "x": SimpleNamespace(seconds=1.0, rounds=(1.0,), error=0.5),
     }
-    found = bench.of_threads(timings, nbytes=120)
+    found = bench.summarize(timings, nbytes=120)
     assert found["bandwidth"] == 40
     assert found["seconds"] == {"x": 1.0} and found["errors"] == {"x": 0.5}
 

@@ -15,16 +15,16 @@ import tvm
 
 from chapters.ch09_the_compiler import bench_epilogues
 from chapters.child import MOST_PRINTED
-from chapters.kit.bench import cpu_bounds, matmul_peers, results, timing
+from chapters.kit.bench import cpu_bounds, operands, results, timing
 from chapters.kit.bench.cpu_bounds import (
     MULTIPLY_ADDS,
+    make_reader,
     multiply_add,
     multiply_tile,
     read_matrix,
-    reader,
 )
-from chapters.kit.bench.numpy_memory import in_numpy_memory
-from chapters.kit.bench.timing import MissingPeer, Peer, PeerFailed, compare
+from chapters.kit.bench.operands import in_numpy_memory
+from chapters.kit.bench.timing import Candidate, CandidateFailed, Unavailable, compare
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.draw.read_order import read_order
 from chapters.kit.draw.table import duration
@@ -47,7 +47,7 @@ def writes():
 
 
 def absent():
-    raise MissingPeer("nothing of that name is installed")
+    raise Unavailable("nothing of that name is installed")
 
 
 def wrong():
@@ -61,24 +61,27 @@ def dies():
 
 
 def test_compare_times_each_variant_and_tells_what_is_missing():
-    peers = [Peer(HERE, "two_sums", {"small": 1000, "large": 50000}), Peer(HERE, "absent")]
-    timings, missing = compare(peers, threads=1, rounds=3, seed=0)
+    peers = [
+        Candidate(HERE, "two_sums", {"small": 1000, "large": 50000}),
+        Candidate(HERE, "absent"),
+    ]
+    timings, missing = compare(peers, threads=1, rounds=3)
     assert missing == ["nothing of that name is installed"]
     assert timings["large"].seconds > 3 * timings["small"].seconds
     assert timings["small"].error == 0.5 and len(timings["small"].rounds) == 3
 
 
 def test_a_peer_may_write_large_files():
-    assert "written" in compare([Peer(HERE, "writes")], threads=1, rounds=1)[0]
+    assert "written" in compare([Candidate(HERE, "writes")], threads=1, rounds=1)[0]
 
 
 @pytest.mark.parametrize(("function", "told"), [("wrong", "wrong numbers"), ("dies", "died")])
 def test_compare_does_not_time_a_peer_that_fails(function, told):
-    with pytest.raises(PeerFailed, match=told):
-        compare([Peer(HERE, function)], threads=1, rounds=1)
+    with pytest.raises(CandidateFailed, match=told):
+        compare([Candidate(HERE, function)], threads=1, rounds=1)
 
 
-OTHER_PEER = """
+OTHER_CANDIDATE = """
 import sys
 
 def interpreter():
@@ -90,10 +93,10 @@ def test_a_peer_that_needs_torch_runs_in_the_interpreter_that_has_it(tmp_path, m
     """A bare one here, with nothing that the course needs, and a torch that is only found."""
     other = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
     venv.create(tmp_path / "venv", symlinks=os.name != "nt")
-    (tmp_path / "other_peer.py").write_text(OTHER_PEER)
+    (tmp_path / "other_peer.py").write_text(OTHER_CANDIDATE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("FUSION_PEER_PYTHON", str(other))
-    peers = [Peer("other_peer", "interpreter", needs=needs) for needs in ((), ("torch",))]
+    peers = [Candidate("other_peer", "interpreter", needs=needs) for needs in ((), ("torch",))]
     timings, missing = compare(peers, threads=1, rounds=1)
     assert list(timings) == [sys.executable]
     assert missing == [timing.not_installed("torch")]
@@ -104,13 +107,14 @@ def test_a_peer_that_needs_torch_runs_in_the_interpreter_that_has_it(tmp_path, m
 
 def test_an_interpreter_that_does_not_start_is_named(monkeypatch):
     monkeypatch.setenv("FUSION_PEER_PYTHON", "/no/such/python")
-    with pytest.raises(PeerFailed, match="cannot start /no/such/python"):
-        compare([Peer(HERE, "absent", needs=["torch"])], threads=1, rounds=1)
+    with pytest.raises(CandidateFailed, match="cannot start /no/such/python"):
+        compare([Candidate(HERE, "absent", needs=["torch"])], threads=1, rounds=1)
 
 
 def test_benches_with_torch_peers_are_imported_without_tvm():
     modules = [f"{c.slug}.bench" for c in chapters() if (c.folder / "bench.py").exists()]
-    torch_peers = [m for m in modules if hasattr(importlib.import_module(f"chapters.{m}"), "TORCH")]
+    names = {m: vars(importlib.import_module(f"chapters.{m}")) for m in modules}
+    torch_peers = [m for m in modules if any(name.lower()[:5] == "torch" for name in names[m])]
     assert len(torch_peers) >= 4
     hide = "import sys; sys.modules.update(tvm=None, ml_dtypes=None, yaml=None)"
     code = "\n".join([hide, *(f"import chapters.{m}" for m in torch_peers)])
@@ -158,12 +162,12 @@ def test_results_files_hold_what_they_were_made_with(tmp_path):
 
 
 def test_a_peer_with_wrong_numbers_is_refused():
-    x, w = matmul_peers.numbers(5, 8, 16, seed=1)
+    x, w = operands.draw_arrays(1, (5, 16), (8, 16))
     right = x @ w.T
-    assert matmul_peers.checked(right, x, w) < matmul_peers.TOLERANCE
+    assert operands.check_product(right, x, w) < operands.TOLERANCE
     for spoiled in (right + 1, np.full_like(right, np.nan), right[:, ::-1]):
         with pytest.raises(ValueError, match="wrong numbers"):
-            matmul_peers.checked(spoiled, x, w)
+            operands.check_product(spoiled, x, w)
 
 
 def test_bounds_do_the_work_they_say(monkeypatch):
@@ -178,7 +182,7 @@ def test_bounds_do_the_work_they_say(monkeypatch):
     keep = lambda array: made.append(array) or in_numpy_memory(array)  # noqa: E731
     monkeypatch.setattr(cpu_bounds, "in_numpy_memory", keep)
     for nbytes in (10, 96_576):
-        reader(nbytes, target)()
+        make_reader(nbytes, target)()
         assert nbytes <= made[-1].nbytes < nbytes + (1 << 16)
     with pytest.raises(ValueError, match="does not divide"):
         read_matrix(8, 65, target)
@@ -238,15 +242,17 @@ def test_a_duration_has_three_digits_and_no_exponent():
 def test_the_layers_of_bench_9_are_right_and_wrong_numbers_are_refused():
     sizes = {"rows": 3, "n": 40, "k": 24, "seed": 5}
     timed, _ = compare(
-        [Peer(bench_epilogues.__name__, "ours", sizes | {"threads": 1})], threads=1, rounds=1
+        [Candidate(bench_epilogues.__name__, "ours", sizes | {"threads": 1})],
+        threads=1,
+        rounds=1,
     )
     assert list(timed) == [f"fusion_by_hand, {name}" for name in bench_epilogues.LAYERS]
-    assert all(timing.error < bench_epilogues.TOLERANCE for timing in timed.values())
-    arrays = bench_epilogues.operands(**sizes)
+    assert all(timing.error < operands.TOLERANCE for timing in timed.values())
+    arrays = bench_epilogues.draw_operands(**sizes)
     x, w, b, r = arrays
     for name in bench_epilogues.LAYERS:
-        out = bench_epilogues.expected(name, x @ w.T, b, r)
-        bench_epilogues.checked(name, out, arrays)
+        out = bench_epilogues.compute_expected(name, x @ w.T, b, r)
+        bench_epilogues.check_layer(name, out, arrays)
         out[1, -1] += 0.01
         with pytest.raises(ValueError, match="wrong numbers"):
-            bench_epilogues.checked(name, out, arrays)
+            bench_epilogues.check_layer(name, out, arrays)

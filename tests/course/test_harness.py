@@ -27,7 +27,7 @@ from chapters.runner.course import exercise as find
 from chapters.runner.engine import Examiner, checks_of, checks_of_exercise, patience
 from chapters.runner.failure import CUT, MOST_SHOWN, CheckFailed, tail
 from chapters.runner.loading import last_line, parser_said
-from chapters.runner.worker import _raised
+from chapters.runner.worker import _describe_exception
 from tests.support.answers import write_answer
 
 END = "\n    # END exercise 0.1"
@@ -298,7 +298,7 @@ def test_a_check_that_cannot_go_on_names_its_own_line():
     """Not the line of TVM, in Python or in C++, in which the exception was raised."""
     with pytest.raises(Exception) as raised:
         ch03._kernel(SimpleNamespace(nt_matmul=lambda *_: None), [7, 5], [4, 5])
-    yours = _raised(raised.value, Path("first_module.py"), "").failure.yours
+    yours = _describe_exception(raised.value, Path("first_module.py"), "").failure.yours
     assert "of chapters/ch03_transpose_matmul/checks.py: return te.create_prim_func" in yours
 
 

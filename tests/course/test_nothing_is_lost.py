@@ -218,17 +218,17 @@ def test_a_file_that_appears_while_it_is_made_is_left_alone(tmp_path):
     """Another process, or the learner, saves an answer between the look and the writing."""
     path = tmp_path / "answer.py"
     path.write_text("mine")
-    assert not copies.create(path, b"stub") and path.read_text() == "mine"
+    assert not copies.create_file(path, b"stub") and path.read_text() == "mine"
     assert [one.name for one in tmp_path.iterdir()] == ["answer.py"]
     path.unlink()
-    assert copies.create(path, b"stub") and path.read_bytes() == b"stub"
+    assert copies.create_file(path, b"stub") and path.read_bytes() == b"stub"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that can be full")
-@pytest.mark.parametrize("write", [copies.create, copies.replace])
+@pytest.mark.parametrize("write", [copies.create_file, copies.replace_file])
 def test_a_full_disk_leaves_no_empty_file(tmp_path, monkeypatch, write):
     path = tmp_path / "answer.py"
-    if write is copies.replace:
+    if write is copies.replace_file:
         path.write_text("mine")
     opened = copies.Path.open
     full = lambda self, mode="r", *more: opened(  # noqa: E731
@@ -239,7 +239,7 @@ def test_a_full_disk_leaves_no_empty_file(tmp_path, monkeypatch, write):
         write(path, b"new")
     monkeypatch.undo()
     left = {one.name: one.read_text() for one in tmp_path.iterdir()}
-    assert left == ({"answer.py": "mine"} if write is copies.replace else {})
+    assert left == ({"answer.py": "mine"} if write is copies.replace_file else {})
 
 
 def test_hints_asked_at_once_are_all_counted(course):

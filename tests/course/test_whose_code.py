@@ -7,14 +7,15 @@ import sys
 import pytest
 
 from chapters.runner.course import chapters
-from chapters.runner.learner_file import restore
+from chapters.runner.learner_file import stub_text
+from chapters.runner.regions import regions, with_regions
 from chapters.whose_code import LEARNER, REFERENCE
 from tests.conftest import CourseCopy
 
 DECIDE = f"from chapters.whose_code import decide; decide({LEARNER!r}); "
-IMPORT = "from chapters.runner.earlier import earlier, unused, whose; "
+IMPORT = "from chapters.runner.earlier import earlier, explain_unused, whose; "
 ASK = f"{IMPORT}print(earlier(0).__name__.split('.')[0], whose(0))"
-WHOSE = f"{IMPORT}print(whose(0), *unused([0]), sep='; ')"
+WHOSE = f"{IMPORT}print(whose(0), *explain_unused([0]), sep='; ')"
 
 
 def test_the_reference_stands_in_for_what_has_not_passed(course):
@@ -37,7 +38,7 @@ def test_an_answer_that_passes_is_used_beside_the_references(course):
     course.solve("return {", "MINE.append(1)\n    return {")
     course.text = course.text.replace("import numpy as np\n", "import numpy as np\nMINE = []\n", 1)
     course.learner("check", "0.5")
-    course.text = restore(course.text, chapters()[0], "0.1")
+    course.text = with_regions(course.text, {"0.1": regions(stub_text(chapters()[0]))["0.1"]})
     assert "0.5" not in course.learner().stdout, "what others write does not un-check it"
     asked = f"{DECIDE}{IMPORT}import inspect; ours = earlier(0); ours.predicted_functions(); "
     asked += (

@@ -226,10 +226,11 @@ def real_model(cache, model, monkeypatch):
 
 def test_your_machine_measures_the_real_model(real_model, monkeypatch, capsys):
     def kept(file, config, exact):
-        facts = config, your_machine.stored_as(file), exact, ""
+        facts = config, your_machine.list_types(file), exact, ""
         return your_machine.load_or_compile(facts, your_machine.owners(), None)[0]
 
-    monkeypatch.setattr(your_machine, "compiled", kept)  # to compile takes a quarter of a minute
+    # to compile takes a quarter of a minute
+    monkeypatch.setattr(your_machine, "compile_model", kept)
     assert your_machine.main() == 0
     said = capsys.readouterr().out
     for part in ("compile", "load", "prompt", "one step after it"):
@@ -298,7 +299,7 @@ def test_whose_passes_compiled_the_model_is_said(by, kept, said, model, monkeypa
 def test_the_default_model_is_fetched_if_it_is_not_there(model, monkeypatch, capsys):
     monkeypatch.setattr(program, "cached_model", lambda: None)
     monkeypatch.setattr(program, "fetch_model", lambda: Path(model))
-    file, _, renderer = program._open(None)
+    file, _, renderer = program._open_model(None)
     renderer.close()
     assert file.path == Path(model)
     assert capsys.readouterr().err.endswith(f"once.\nIt is kept in {file.path.parent}.\n")

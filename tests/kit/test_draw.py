@@ -16,7 +16,7 @@ from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.draw.kernel_picture import kernel_picture
-from chapters.kit.draw.layered_layout import layered
+from chapters.kit.draw.layered_layout import lay_out
 from chapters.kit.draw.loop_nest import Loop, loop_nest, side_by_side
 from chapters.kit.draw.picture import before_after, picture
 from chapters.kit.draw.tile_picture import tile_picture
@@ -98,7 +98,7 @@ def test_before_after_shows_both_with_their_captions(mod):
 
 def test_nothing_overlaps_and_data_flows_downwards(mod):
     nodes = picture(mod).nodes
-    layout = layered(nodes)
+    layout = lay_out(nodes)
     for a in nodes:
         ax, ay = layout.centre[a]
         assert a.width / 2 <= ax <= layout.width - a.width / 2
@@ -113,7 +113,7 @@ def test_nothing_overlaps_and_data_flows_downwards(mod):
 
 def test_weights_stand_next_to_their_reader(mod):
     shown = picture(mod)
-    y = {node.name: layered(shown.nodes).centre[node][1] for node in shown.nodes}
+    y = {node.name: lay_out(shown.nodes).centre[node][1] for node in shown.nodes}
     assert y["w"] < y["astype"] < y["permute_dims"] < y["matmul"]
     assert y["multiply"] > y["0.5"] > y["permute_dims"]
 

@@ -193,7 +193,7 @@ def test_passes_that_do_not_work(name, write):
     body, says = PASSES[name]
     file = write(MODULE.format("return x + x") + BEFORE.format(body))
     with pytest.raises(Refused, match=says):
-        compile_model.error_of(file)
+        compile_model.measure_error(file)
 
 
 @pytest.fixture
@@ -214,8 +214,8 @@ def example(write):
 )
 def test_the_example_multiplies_once_if_all_rows_are_multiplied(example, loop, products):
     file = example(loop)
-    assert compile_model.error_of(file) < 1e-5
-    *_, changed = compile_model.graphs_of(file)
+    assert compile_model.measure_error(file) < 1e-5
+    *_, changed = compile_model.make_graphs(file)
     names = [call.op.name for call in compile_model.operators(changed)]
     assert names.count("relax.matmul") == products
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -13,14 +14,7 @@ import pytest
 from chapters.ch04_add_rms_norm import gpu_norms
 from chapters.ch08_gpu_targets import bench, gelu_layers
 from chapters.kit import machine
-from chapters.kit.bench import (
-    gpu_clock,
-    gpu_gelu_bench,
-    gpu_linear_bench,
-    gpu_norm_bench,
-    gpu_results,
-    results,
-)
+from chapters.kit.bench import gpu_clock, gpu_linear_bench, gpu_norm_bench, gpu_results, results
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.gpu.call import signature
 from chapters.kit.gpu.launches import HostProgram
@@ -44,7 +38,7 @@ def ignore(_text: str = "") -> None:
 def test_quantiles_are_median_and_quartiles():
     assert Quantiles.of([4, 1, 3, 2, 5]) == Quantiles(3, 2, 4, 5)
     assert Quantiles.of([1.0, 3.0]).median == 2
-    assert json.loads(json.dumps(Quantiles.of([1, 2, 3]).json()))["rounds"] == 3
+    assert json.loads(json.dumps(asdict(Quantiles.of([1, 2, 3]))))["rounds"] == 3
     for few in ([], [1.0], [1.0, 0.0], [1.0, -1.0]):
         with pytest.raises(ValueError):
             Quantiles.of(few)
@@ -140,7 +134,7 @@ def test_bytes_and_operations_are_counted_once_each():
 
 
 def test_without_a_gpu_one_sentence_says_so(capsys):
-    if not bench.missing():
+    if not bench.explain_no_gpu():
         pytest.skip("this machine has a GPU")
     with pytest.raises(gpu_clock.NoGpuError, match=r"Nothing was measured: .+\. This bench is for"):
         bench.run(quick=True, say=print)
@@ -178,9 +172,9 @@ def compiled_for_cpu(func):
 
 
 def test_norms_are_compared_with_float64(torch):
-    x1, x2, weight = gpu_norm_bench.draw((4, 1, 256), "bfloat16", "cpu")
+    x1, x2, weight = gpu_norm_bench.draw_inputs((4, 1, 256), "bfloat16", "cpu")
     way = gpu_norm_bench.eager(x1, x2, weight, gpu_norm_bench.EPSILON)
-    assert 0 < gpu_norm_bench.checked(way, x1, x2, weight) < gpu_norm_bench.TOLERANCE["bfloat16"]
+    assert 0 < gpu_norm_bench.check_norm(way, x1, x2, weight) < gpu_norm_bench.TOLERANCE["bfloat16"]
     norm, total = way[1]()
     spoiled = {
         "the sum is not": (norm, total * 1.01),
@@ -190,7 +184,7 @@ def test_norms_are_compared_with_float64(torch):
     for words, outputs in spoiled.items():
         bad = ignore, lambda outputs=outputs: outputs
         with pytest.raises(gpu_clock.WrongNumbersError, match=words):
-            gpu_norm_bench.checked(bad, x1, x2, weight)
+            gpu_norm_bench.check_norm(bad, x1, x2, weight)
 
 
 def test_norms_that_are_wrong_or_missing_are_told_and_not_timed(torch):
@@ -211,16 +205,16 @@ def test_norms_that_are_wrong_or_missing_are_told_and_not_timed(torch):
 
 def test_layers_are_compared_with_float64(torch):
     layer = Layer(130, 48, 64, "float16")
-    x, w, bias = gpu_linear_bench.draw(layer, "cpu")
+    x, w, bias = gpu_linear_bench.draw_inputs(layer, "cpu")
     for fused in (True, False):
-        call, result = gpu_linear_bench.by_torch(x, w, bias, fused=fused)
-        assert gpu_linear_bench.checked(call, result, x, w, bias) < 1e-3
+        call, result = gpu_linear_bench.bind_torch(x, w, bias, fused=fused)
+        assert gpu_linear_bench.check_result(call, result, x, w, bias) < 1e-3
     right = result().clone()
     spoiled = {"off by": right - bias, "not finite": right.clone()}
     spoiled["not finite"][77, 3] = float("nan")  # in a row that is not among those compared
     for words, out in spoiled.items():
         with pytest.raises(gpu_clock.WrongNumbersError, match=words):
-            gpu_linear_bench.checked(ignore, lambda out=out: out, x, w, bias)
+            gpu_linear_bench.check_result(ignore, lambda out=out: out, x, w, bias)
 
 
 def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
@@ -248,7 +242,7 @@ def test_a_layer_of_one_row_is_timed_beside_a_copy_of_as_many_bytes(torch):
     case = gpu_linear_bench.measure(layer, {}, compile_it=compiled_for_cpu, **ON_CPU)
     assert set(case["seconds"]) == {"copy", gpu_results.LINEAR, "PyTorch's matmul, then an add"}
     assert case["bytes"]["copy"] == layer.bytes_moved("bfloat16")
-    copied = gpu_linear_bench.copy_of(case["bytes"]["copy"], "cpu")()
+    copied = gpu_linear_bench.make_copy(case["bytes"]["copy"], "cpu")()
     assert abs(2 * copied.nbytes - case["bytes"]["copy"]) < 2
 
 
@@ -256,9 +250,9 @@ def test_a_layer_of_one_row_is_timed_beside_a_copy_of_as_many_bytes(torch):
 def cuda_stand_in(torch, monkeypatch):
     """A machine without a GPU, where the kernels for TVM do not compile."""
     monkeypatch.setattr(bench, "DEVICE", "cpu")
-    monkeypatch.setattr(bench, "missing", str)
+    monkeypatch.setattr(bench, "explain_no_gpu", str)
     monkeypatch.setitem(gpu_norms.IMPLEMENTATIONS, "torch.compile", gpu_norm_bench.eager)
-    monkeypatch.setitem(gelu_layers.IMPLEMENTATIONS, "torch.compile", gpu_gelu_bench.eager)
+    monkeypatch.setitem(gelu_layers.IMPLEMENTATIONS, "torch.compile", gelu_layers.eager)
 
 
 def absent_kernel():
@@ -295,7 +289,7 @@ def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, folder, monkeypatc
     linear = found["ch08_linear"]["cases"][0]
     assert gpu_results.LINEAR in linear["seconds"] and "no kernel" in linear["missing"]["decode"]
     gelu = found["ch08_gelu"]["cases"][0]
-    assert {gpu_gelu_bench.EAGER, "torch.compile"} <= set(gelu["seconds"])
+    assert {gpu_results.EAGER_GELU, "torch.compile"} <= set(gelu["seconds"])
     assert set(gelu["seconds"]) | set(gelu["missing"]) == set(gelu_layers.IMPLEMENTATIONS)
     for name in bench.TABLES:
         assert "<table" in bench.show_results(name)._repr_html_()
@@ -332,7 +326,7 @@ def test_layer_kernels_become_one_cuda_kernel_each(layer):
     kernels = {**(bench.steps(layer) if layer.m > 1 else {}), **bench.kernels_for(layer)}
     assert set(kernels) & set(gpu_results.LINEAR_OURS)
     for name, make in kernels.items():
-        if name in bench.BY_TVM:
+        if name == "dlight":
             continue  # importing the rules takes half a minute
         func = make()
         shapes = [shape for shape, _ in signature(func)]
@@ -343,7 +337,7 @@ def test_layer_kernels_become_one_cuda_kernel_each(layer):
 
 def times(**seconds: float) -> dict:
     """Quartiles around these medians, as a results file has them."""
-    return {n: Quantiles(s, 0.9 * s, 1.1 * s, 100).json() for n, s in seconds.items()}
+    return {n: asdict(Quantiles(s, 0.9 * s, 1.1 * s, 100)) for n, s in seconds.items()}
 
 
 def made_up() -> dict[str, dict]:
@@ -360,7 +354,7 @@ def made_up() -> dict[str, dict]:
     layer |= {"errors": {}, "missing": {}}
     linear = {"ceilings": ceilings, "cases": [layer], "skipped": []}
     norms = {"ceilings": ceilings, "cases": [norm], "skipped": ["float16, (8192, 8192)"]}
-    names = {gpu_gelu_bench.EAGER: 2e-4, "mma.sync": 1e-4, "Triton": 1e-4}
+    names = {gpu_results.EAGER_GELU: 2e-4, "mma.sync": 1e-4, "Triton": 1e-4}
     gelu = {**linear, "cases": [{**layer, "bytes": 10**8, "seconds": times(**names)}]}
     return {"ch08_norm": norms, "ch08_linear": linear, "ch08_steps": linear, "ch08_gelu": gelu}
 

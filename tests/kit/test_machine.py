@@ -11,7 +11,7 @@ import pytest
 import tvm
 
 from chapters.checking import expect
-from chapters.kit.bench.numpy_memory import in_numpy_memory
+from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.cases.guard_zones import compile_once, run_compiled
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.cpu.aligned import ALIGNED

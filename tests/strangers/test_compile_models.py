@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[mo
 from torch import nn  # noqa: E402
 from torch.export import Dim, export  # noqa: E402
 
-from chapters.ch10_imported_models.compile_model import compiled, largest_error, tolerance  # noqa: E402
+from chapters.ch10_imported_models.compile_model import compile_module, largest_error, tolerance  # noqa: E402
 from chapters.kit.models.from_torch import (  # noqa: E402
     exported,
     imported,
@@ -45,7 +45,7 @@ def compare(model, inputs) -> list[float]:
     """Compile once, and compare with PyTorch at the example sizes and then at all others; the errors."""
     program = exported(model, inputs)
     mod = imported(program, inputs)
-    run, allowed = compiled(canonicalize()(mod)), tolerance(mod)
+    run, allowed = compile_module(canonicalize()(mod)), tolerance(mod)
     every = [inputs, *(others for _, others in resized(program, inputs))]
     return [largest_error(run(*tensors_of(one)), outputs_of(model, one), allowed) for one in every]
 
@@ -75,7 +75,7 @@ def test_weights_and_inputs_of_16_bits(name, dtype):
     torch.manual_seed(0)
     model, x = build().to(dtype).eval(), random(*shape, dtype=dtype)
     mod = imported(model, (x,))
-    found = compiled(canonicalize()(mod))(*tensors_of((x,)))
+    found = compile_module(canonicalize()(mod))(*tensors_of((x,)))
     assert (
         largest_error(found, outputs_of(model, (x,)), tolerance(mod)) <= 2 * torch.finfo(dtype).eps
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from chapters.runner.catalogue import Design, mistake
+from chapters.runner.catalogue import Design, find_mistake
 from chapters.runner.course import Chapter
 from chapters.runner.loading import Answer, load
 from chapters.runner.regions import BEGIN, END
@@ -21,7 +21,7 @@ def write_answer(folder: Path, chapter: Chapter, text: str) -> Path:
 
 def mistaken(folder: Path, chapter: Chapter, name: str) -> Answer:
     """The reference with the catalogued mistake called `name`, loaded from a file in `folder`."""
-    return load(write_answer(folder, chapter, mistake(chapter, name).text()))
+    return load(write_answer(folder, chapter, find_mistake(chapter, name).text()))
 
 
 def may_differ(chapter: Chapter, design: Design | Path) -> list[str]:

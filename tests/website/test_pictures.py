@@ -18,10 +18,10 @@ from chapters.kit.bench.results import load
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.cases.row_sums import row_sums
-from chapters.kit.draw.accumulators import counts, example_arrays, with_accumulator
-from chapters.kit.draw.cache_lines import cache_lines, fetches
-from chapters.kit.draw.epilogue_places import Epilogue, curves
-from chapters.kit.draw.loop_visits import visited
+from chapters.kit.draw.accumulators import count_accesses, example_arrays, with_accumulator
+from chapters.kit.draw.cache_lines import cache_lines, run_cache
+from chapters.kit.draw.epilogue_places import Epilogue, compute_curves
+from chapters.kit.draw.loop_visits import trace_visits
 from chapters.kit.draw.read_order import ReadOrder
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing, table_row
 from chapters.kit.draw.trace_stores import execute
@@ -34,7 +34,7 @@ from chapters.kit.gpu.roofline_picture import SHOWN as ROOFLINES
 from chapters.kit.gpu.roofline_picture import roofline_picture
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import bytes_moved, conflicts
-from chapters.kit.measure.storage_lives import lives
+from chapters.kit.measure.storage_lives import read_lifetimes
 from chapters.kit.passes.planned_storage import lower, read_plan
 from chapters.kit.quantized.block_picture import halves
 from docs.pages import front
@@ -220,7 +220,7 @@ def test_programs_compute_their_sums_and_the_fused_one_loads_and_stores_less():
         func = with_accumulator(sch)
         arrays = example_arrays(func)
         result, stores = arrays["D"].copy(), execute(func, arrays)
-        counted.append(counts(stores))
+        counted.append(count_accesses(stores))
         for store in stores:
             if store.wrote.buffer == "D":
                 result[store.wrote.index] = store.wrote.value
@@ -243,7 +243,7 @@ EPILOGUES = [
 
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda epilogue: epilogue.name)
 def test_the_curves_are_the_epilogue_applied_at_the_three_places(epilogue):
-    found = curves(epilogue, STEPS)
+    found = compute_curves(epilogue, STEPS)
     total, start, every = (np.array([x]) for x in (epilogue.init, *2 * [epilogue.f(epilogue.init)]))
     for k, x in enumerate([None, *STEPS]):
         if k:
@@ -276,7 +276,7 @@ def stages() -> dict[str, tvm.tirx.PrimFunc]:
 
 
 def test_the_visits_are_those_of_the_loops(stages):
-    cells = {name: [visit.cells for visit in visited(func)] for name, func in stages.items()}
+    cells = {name: [visit.cells for visit in trace_visits(func)] for name, func in stages.items()}
     rows = [((i, column),) for i in range(8) for column in range(5)]  # column 0 is the init
     tiles = [(i, k) for first in (0, 4) for k in range(4) for i in range(first, first + 4)]
     reordered = [((i, c),) for i, k in tiles for c in ([0, 1] if k == 0 else [k + 1])]
@@ -322,7 +322,7 @@ def plans() -> dict[str, relax.Function]:
 def test_the_strips_are_the_allocations_of_the_plan(plans):
     for func in plans.values():
         plan = read_plan(tvm.IRModule({"main": func}))
-        found = lives(func)
+        found = read_lifetimes(func)
         assert found.calls == ["tir_exp", "tir_tanh", "tir_exp1", "tir_tanh1"]
         assert [(bool(s.number), str(s.size)) for s in found.strips] == [
             (s.planned, str(s.size)) for s in plan.storages
@@ -333,7 +333,8 @@ def test_the_strips_are_the_allocations_of_the_plan(plans):
 def test_a_tensor_lives_from_its_kernel_to_its_last_reader(plans):
     held = {
         name: [
-            [(one.name, one.first, one.last) for one in strip.lives] for strip in lives(f).strips
+            [(one.name, one.first, one.last) for one in strip.lives]
+            for strip in read_lifetimes(f).strips
         ]
         for name, f in plans.items()
     }
@@ -355,7 +356,7 @@ def main(x: (4,), choose: R.Tensor((), "bool")):
     return y
 """)
     with pytest.raises(ValueError, match="branches"):
-        lives(branching["main"])
+        read_lifetimes(branching["main"])
 
 
 # --- the block of a quantized matrix --------------------------------------------------------------
@@ -371,7 +372,7 @@ def test_each_half_of_a_byte_belongs_to_the_weight_that_it_changes():
 
 
 def test_a_cache_drops_the_line_that_was_not_used_for_longest():
-    assert fetches([0, 4, 1, 8, 5], line=4, kept=2) == [
+    assert run_cache([0, 4, 1, 8, 5], line=4, kept=2) == [
         (True, (0,)),
         (True, (0, 1)),
         (False, (1, 0)),
@@ -418,8 +419,8 @@ COUNTED = load(tile_sizes.NAME)["measured"]["tiles"]
 
 def test_every_tile_that_can_be_is_counted():
     assert set(COUNTED) == {n for n, t in tile_sizes.tiles().items() if isinstance(t, ThreadTile)}
-    assert tile_sizes.tile_of(64, 1, 16).startswith("4,096 threads per block")
-    assert tile_sizes.tile_of(64, 2, 8).startswith("A piece of A has 512 elements")
+    assert tile_sizes.choose_tile(64, 1, 16).startswith("4,096 threads per block")
+    assert tile_sizes.choose_tile(64, 2, 8).startswith("A piece of A has 512 elements")
 
 
 @pytest.mark.parametrize("name", ["64 4 16", "32 2 8", "256 16 4"])

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from chapters.child import Child, ended
+from chapters.child import Child, name_exit
 from chapters.kit import machine
 from chapters.runner.course import ROOT
 from chapters.runner.versions import installed, pins
@@ -153,7 +153,7 @@ def check_unaligned(entry: Entry, folder: Path) -> None:
         assert died.returncode == 0xC0000005
         return
     assert died.returncode == -signal.SIGSEGV
-    assert f"The process running your code died ({ended(died.returncode)})" in PAGE
+    assert f"The process running your code died ({name_exit(died.returncode)})" in PAGE
     if sys.platform == "linux":
         assert re.search(entry.pattern, died.stdout + died.stderr), died.stderr[:500]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from chapters.kit.bench.gpu_clock import NoGpuError
 from chapters.kit.bench.results import FOLDER, save
-from chapters.kit.bench.timing import PeerFailed
+from chapters.kit.bench.timing import CandidateFailed
 from chapters.program import run_program
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         measured = bench.run(quick=options.quick, say=lambda text: print(text, flush=True))
-    except (NoGpuError, PeerFailed) as problem:
+    except (NoGpuError, CandidateFailed) as problem:
         lines = str(problem).strip().splitlines()
         print(
             problem

@@ -16,7 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.kit.bench.numpy_memory import in_numpy_memory
+from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.cpu.matmul_tile import SIDE_BY_SIDE
 from chapters.kit.cpu.vector_registers import vector_registers
 
@@ -24,7 +24,7 @@ MULTIPLY_ADDS = 1 << 26  # of float32, for each thread
 CHAINS = 12  # independent sums: more than the multiply-adds in flight, fewer than the registers
 NEAR = 1 << 14  # bytes of operands: half of a small first-level data cache
 STEPS = 8  # of a tile, written out one after another
-COLUMNS = 1 << 14  # of the matrix that `reader` reads
+COLUMNS = 1 << 14  # of the matrix that `make_reader` makes
 
 
 def read_matrix(
@@ -63,7 +63,7 @@ def read_matrix(
     return tvm.compile(sch.mod, target=target)["main"], (n, width)
 
 
-def reader(nbytes: int, target: Target) -> Callable[[], object]:
+def make_reader(nbytes: int, target: Target) -> Callable[[], object]:
     """A function that reads `nbytes` bytes, rounded up to whole rows of 64 kB, in stored order, and writes little."""
     rows = -(-nbytes // (4 * COLUMNS))
     kernel, shape = read_matrix(rows, COLUMNS, target, side_by_side=1)

@@ -6,9 +6,9 @@ Datasheets give rates that no program reaches. Percentages on the pages refer to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from chapters.kit.bench.gpu_clock import compare_calls, copy_of
+from chapters.kit.bench.gpu_clock import compare_calls, make_copy
 
 COPIED_BYTES = 1 << 31  # read and written together
 MATRIX = 8192  # rows and columns
@@ -29,9 +29,6 @@ class Ceilings:
     def ridge(self) -> float:
         """Operations per byte at which both times are equal: a kernel with fewer waits for memory."""
         return self.matrix_rate / self.copy_rate
-
-    def json(self) -> dict[str, float]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ def best_of(seconds: dict[str, dict], names: Sequence[str]) -> tuple[str, float]
     return name, median
 
 
-def measured(quick: bool = False, device: str = "cuda") -> Ceilings:
+def measure_ceilings(quick: bool = False, device: str = "cuda") -> Ceilings:
     """Measure both rates. The matrices are random: zeros need less power, so a GPU multiplies them faster."""
     import torch
 
@@ -81,7 +78,7 @@ def measured(quick: bool = False, device: str = "cuda") -> Ceilings:
     a, b = (torch.randn(side, side, device=device).bfloat16() for _ in "ab")
     product = torch.empty_like(a)
     calls = {
-        "copy": copy_of(size, device),
+        "copy": make_copy(size, device),
         "matrix": lambda: torch.matmul(a, b, out=product),
     }
     times = compare_calls(calls, quick)

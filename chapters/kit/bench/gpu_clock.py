@@ -10,12 +10,15 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from chapters.kit.measure.quantiles import Quantiles, measure_in_turns
 
 ROUNDS, QUICK_ROUNDS = 10, 2
 CASE_SECONDS, QUICK_SECONDS = 2.0, 0.1  # of timing within a case
 COPY = "copy"  # a copy of as many bytes: no implementation, but what the others are compared with
+# torch.compile's options: all its tuning except CUDA graphs
+TUNED = {"mode": "max-autotune-no-cudagraphs", "dynamic": False}
 Call = Callable[[], object]
 
 
@@ -27,7 +30,7 @@ class WrongNumbersError(Exception):
     """An implementation's results differ from float64's by more than the tolerance, so it is not timed."""
 
 
-def missing() -> str:
+def explain_no_gpu() -> str:
     """Why a GPU cannot be measured here; "" if it can."""
     from chapters.kit.machine import cuda_state, nvidia_gpu
 
@@ -88,13 +91,13 @@ def measure_case(
 
     makers: name -> a function that returns (call, its error against float64). copy: is timed as COPY.
     """
-    calls, errors, missing = make_usable(makers, say)
+    calls, errors, missing = make_all(makers, say)
     calls = calls if copy is None else {COPY: copy, **calls}
-    seconds = {name: q.json() for name, q in compare_calls(calls, quick).items()}
+    seconds = {name: asdict(q) for name, q in compare_calls(calls, quick).items()}
     return calls, {"seconds": seconds, "errors": errors, "missing": missing}
 
 
-def make_usable(
+def make_all(
     makers: Mapping[str, Callable[[], tuple]], say: Callable[[str], None]
 ) -> tuple[dict, dict, dict[str, str]]:
     """Call `makers`, each of which returns two things; returns (the first ones, the second ones, who is missing, why).
@@ -114,7 +117,7 @@ def make_usable(
     return first, second, missing
 
 
-def copy_of(moved: int, device: str) -> Callable[[], object]:
+def make_copy(moved: int, device: str) -> Callable[[], object]:
     """A copy that reads and writes `moved` bytes together."""
     import torch
 
@@ -123,7 +126,7 @@ def copy_of(moved: int, device: str) -> Callable[[], object]:
     return lambda: target.copy_(source)
 
 
-def returned(function: Call) -> tuple[Call, Call]:
+def keep_result(function: Call) -> tuple[Call, Call]:
     """(call, result) for a function that returns its result in new tensors."""
     kept: list = []
 

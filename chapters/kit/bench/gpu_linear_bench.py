@@ -16,9 +16,9 @@ from chapters.kit.bench.gpu_clock import (
     COPY,
     Call,
     WrongNumbersError,
-    copy_of,
+    keep_result,
+    make_copy,
     measure_case,
-    returned,
 )
 from chapters.kit.gpu.call import compiled, signature
 from chapters.kit.gpu.limits import ITEM_BYTES
@@ -48,7 +48,7 @@ class Layer:
         return operands + self.m * self.n * ITEM_BYTES[out_dtype]
 
 
-def draw(layer: Layer, device: str = "cuda") -> tuple:
+def draw_inputs(layer: Layer, device: str = "cuda") -> tuple:
     """Fresh random x, w and bias of the layer's dtype; w is scaled like a trained layer's, so results are about 1."""
     import torch
 
@@ -58,7 +58,7 @@ def draw(layer: Layer, device: str = "cuda") -> tuple:
     return x, w, torch.randn(layer.n, device=device).to(kind)
 
 
-def error(result, x, w, bias, after: Callable | None = None) -> float:
+def compute_error(result, x, w, bias, after: Callable | None = None) -> float:
     """The relative error against float64 over some rows, including the first and the last.
 
     after: what is applied to the layer's result, as a function of a tensor; None for nothing. Raises WrongNumbersError
@@ -68,14 +68,14 @@ def error(result, x, w, bias, after: Callable | None = None) -> float:
 
     if not bool(torch.isfinite(result).all()):
         raise WrongNumbersError("elements of the result are not finite, or were not written")
-    rows = compared_rows(x)
+    rows = choose_rows(x)
     exact = x[rows].double() @ w.double().T + bias.double()
     if after is not None:
         exact = after(exact)
     return float((result[rows].double() - exact).norm() / exact.norm())
 
 
-def compared_rows(x):
+def choose_rows(x):
     """The numbers of the rows of `x` whose results are compared: evenly spread, the first and the last among them."""
     import torch
 
@@ -83,15 +83,17 @@ def compared_rows(x):
     return torch.linspace(0, len(x) - 1, count, device=x.device).round().long()
 
 
-def checked(
-    call: Callable[[], object], result: Callable[[], object], x, w, bias, off: Callable = error
+def check_result(
+    call: Callable[[], object],
+    result: Callable[[], object],
+    x,
+    w,
+    bias,
+    after: Callable | None = None,
 ) -> float:
-    """The error of one call; raises WrongNumbersError if it is above the tolerance of the result's dtype.
-
-    off: the error of (result, x, w, bias).
-    """
+    """The `compute_error` of one call; raises WrongNumbersError if it is above the tolerance of the result's dtype."""
     call()
-    found = off(result(), x, w, bias)
+    found = compute_error(result(), x, w, bias, after)
     dtype = str(result().dtype).removeprefix("torch.")
     if not found <= TOLERANCE[dtype]:
         allowed = f"{TOLERANCE[dtype]:.1e} is allowed for {dtype}"
@@ -99,7 +101,7 @@ def checked(
     return found
 
 
-def by_kernel(func, bind: Callable, x, w, bias, *, fused: bool = True):
+def bind_kernel(func, bind: Callable, x, w, bias, *, fused: bool = True):
     """(call, result) of a PrimFunc on these tensors; its result starts as not-a-number.
 
     bind: `func`, compiled by chapters.kit.gpu.call.compiled. fused=False: the kernel gets a bias of zeros, and a second
@@ -121,12 +123,12 @@ def by_kernel(func, bind: Callable, x, w, bias, *, fused: bool = True):
     return call, lambda: out
 
 
-def by_torch(x, w, bias, *, fused: bool):
+def bind_torch(x, w, bias, *, fused: bool):
     """(call, result) of PyTorch: its linear, which gives the bias to cuBLASLt's epilogue; or a product and an add."""
     import torch
 
     if fused:
-        return returned(lambda: torch.nn.functional.linear(x, w, bias))
+        return keep_result(lambda: torch.nn.functional.linear(x, w, bias))
     out = torch.full((len(x), len(w)), float("nan"), dtype=x.dtype, device=x.device)
 
     def separately() -> None:
@@ -149,9 +151,9 @@ def measure(
     """One case of the results file. kernels: name -> a function that makes the PrimFunc for this layer.
 
     separately: the names of kernels that are measured once more with the bias in a second launch. compile_it: from a
-    PrimFunc to the `bind` of `by_kernel`.
+    PrimFunc to the `bind` of `bind_kernel`.
     """
-    tensors = draw(layer, device)
+    tensors = draw_inputs(layer, device)
 
     @functools.cache
     def built(name: str) -> tuple:
@@ -159,12 +161,12 @@ def measure(
         return func, compile_it(func)
 
     ways = {
-        "PyTorch's linear": lambda: by_torch(*tensors, fused=True),
-        "PyTorch's matmul, then an add": lambda: by_torch(*tensors, fused=False),
+        "PyTorch's linear": lambda: bind_torch(*tensors, fused=True),
+        "PyTorch's matmul, then an add": lambda: bind_torch(*tensors, fused=False),
     }
 
     def way(name: str, fused: bool) -> tuple:
-        return by_kernel(*built(name), *tensors, fused=fused)
+        return bind_kernel(*built(name), *tensors, fused=fused)
 
     ways |= {name: functools.partial(way, name, True) for name in kernels}
     ways |= {f"{name}, then an add": functools.partial(way, name, False) for name in separately}
@@ -172,7 +174,7 @@ def measure(
 
     def made(name: str) -> tuple[Call, float]:
         call, result = ways[name]()
-        off = checked(call, result, *tensors)
+        off = check_result(call, result, *tensors)
         moved[name] = layer.bytes_moved(str(result().dtype).removeprefix("torch."))
         return call, off
 
@@ -180,6 +182,6 @@ def measure(
     copy = None
     if layer.m == 1:
         moved[COPY] = layer.bytes_moved(layer.dtype)
-        copy = copy_of(moved[COPY], device)
+        copy = make_copy(moved[COPY], device)
     _, case = measure_case(makers, quick, say, copy)
     return {**asdict(layer), "operations": layer.operations, "bytes": moved, **case}

@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from chapters.kit.bench import gpu_clock
-from chapters.kit.bench.gpu_clock import Call, WrongNumbersError, returned
+from chapters.kit.bench.gpu_clock import TUNED, Call, WrongNumbersError, keep_result
 from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.measure.quantiles import Quantiles
 
@@ -34,7 +35,7 @@ def operations(shape: tuple[int, ...]) -> int:
     return 5 * math.prod(shape)
 
 
-def draw(shape: tuple[int, ...], dtype: str, device: str = "cuda") -> tuple:
+def draw_inputs(shape: tuple[int, ...], dtype: str, device: str = "cuda") -> tuple:
     """Fresh random x1, x2 and weight."""
     import torch
 
@@ -43,7 +44,7 @@ def draw(shape: tuple[int, ...], dtype: str, device: str = "cuda") -> tuple:
     return x1, x2, (1 + torch.randn(shape[-1], device=device) / 4).to(kind)
 
 
-def error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> float:
+def compute_error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> float:
     """The norm's largest error against float64, as a share of the largest value of its row.
 
     Raises WrongNumbersError if the sum is not x1 + x2 rounded, or an element is not a number.
@@ -59,12 +60,12 @@ def error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> float:
     return worst
 
 
-def checked(made: Norm, x1, x2, weight) -> float:
+def check_norm(made: Norm, x1, x2, weight) -> float:
     """The error of the first call of `made`; raises WrongNumbersError if it is above the tolerance."""
     call, results = made
     call()
     dtype = str(x1.dtype).removeprefix("torch.")
-    worst = error(*results(), x1, x2, weight)
+    worst = compute_error(*results(), x1, x2, weight)
     if worst > TOLERANCE[dtype]:
         raise WrongNumbersError(f"the norm is off by {worst:.1e} of its row's largest value")
     return worst
@@ -80,23 +81,21 @@ def measure(
     device: str = "cuda",
 ) -> dict:
     """One case of the results file: the times of every implementation that is installed and right."""
-    x1, x2, weight = draw(shape, dtype, device)
+    x1, x2, weight = draw_inputs(shape, dtype, device)
 
     def made(make: Callable) -> tuple[Call, float]:
         norm = make(x1, x2, weight, EPSILON)
-        return norm[0], checked(norm, x1, x2, weight)
+        return norm[0], check_norm(norm, x1, x2, weight)
 
     makers = {name: functools.partial(made, make) for name, make in implementations.items()}
-    calls, case = gpu_clock.measure_case(makers, quick, say, copy_call(x1, x2))
+    calls, case = gpu_clock.measure_case(makers, quick, say, make_copy(x1, x2))
     in_graph: dict[str, Quantiles] = {}
     if math.prod(shape[:-1]) <= IN_A_GRAPH:
         graphs = {
             name: lambda call=call: (Quantiles.of(gpu_clock.time_in_graph(call)), 0)
             for name, call in calls.items()
         }
-        in_graph, _, failed = gpu_clock.make_usable(
-            graphs, lambda text: say(f"{text} (in a graph)")
-        )
+        in_graph, _, failed = gpu_clock.make_all(graphs, lambda text: say(f"{text} (in a graph)"))
         case["missing"] |= {f"{name} in a graph": reason for name, reason in failed.items()}
     return {
         "shape": list(shape),
@@ -104,7 +103,7 @@ def measure(
         "bytes": bytes_moved(shape, dtype),
         "operations": operations(shape),
         **case,
-        "graph_seconds": {name: quantiles.json() for name, quantiles in in_graph.items()},
+        "graph_seconds": {name: asdict(quantiles) for name, quantiles in in_graph.items()},
     }
 
 
@@ -115,9 +114,9 @@ def measure_all(
     device: str = "cuda",
 ) -> dict:
     """`measure` every shape in bfloat16, with the ceilings of the same run: the GPU part of `bench 4`'s results."""
-    from chapters.kit.bench.gpu_ceilings import measured
+    from chapters.kit.bench.gpu_ceilings import measure_ceilings
 
-    ceilings, cases = measured(quick, device).json(), []
+    ceilings, cases = asdict(measure_ceilings(quick, device)), []
     for shape in SHAPES[1:2] if quick else SHAPES:
         say(f"bfloat16, {shape}")
         about = {"quick": quick, "say": say, "device": device}
@@ -125,7 +124,7 @@ def measure_all(
     return {"ceilings": ceilings, "cases": cases, "skipped": []}
 
 
-def copy_call(x1, x2) -> Call:
+def make_copy(x1, x2) -> Call:
     """A copy of two tensors: it moves as many bytes as the fused kernel, except for the weight."""
     import torch
 
@@ -137,7 +136,7 @@ def copy_call(x1, x2) -> Call:
 # --- implementations ------------------------------------------------------------------------------
 
 
-def by_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
+def bind_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
     """The implementation that runs `kernel(shape, dtype)`, a PrimFunc of x1, x2, weight, norm and total."""
 
     def make(x1, x2, weight, epsilon: float) -> Norm:
@@ -154,27 +153,16 @@ def by_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
     return make
 
 
-def eager(x1, x2, weight, epsilon: float) -> Norm:
-    """PyTorch, operator by operator."""
+def eager(x1, x2, weight, epsilon: float, **how) -> Norm:
+    """PyTorch, operator by operator; with options for torch.compile through that."""
     import torch
 
-    def both():
+    def add_norm(x1, x2, weight):
         total = x1 + x2
         return torch.nn.functional.rms_norm(total, weight.shape, weight, epsilon), total
 
-    return returned(both)
-
-
-def compiled_by_torch(x1, x2, weight, epsilon: float) -> Norm:
-    """PyTorch's own compiler, with all its tuning except CUDA graphs."""
-    import torch
-
-    @torch.compile(mode="max-autotune-no-cudagraphs", dynamic=False)
-    def both(x1, x2, weight):
-        total = x1 + x2
-        return torch.nn.functional.rms_norm(total, weight.shape, weight, epsilon), total
-
-    return returned(lambda: both(x1, x2, weight))
+    run = torch.compile(add_norm, **how) if how else add_norm
+    return keep_result(lambda: run(x1, x2, weight))
 
 
 def by_flashinfer(x1, x2, weight, epsilon: float) -> Norm:
@@ -198,8 +186,8 @@ def by_quack(x1, x2, weight, epsilon: float) -> Norm:
         norm, total, *_ = rmsnorm_fwd(rows, weight, residual=other, eps=epsilon)
         return norm.reshape(x1.shape), total.reshape(x1.shape)
 
-    return returned(both)
+    return keep_result(both)
 
 
-LIBRARIES = {"PyTorch": eager, "torch.compile": compiled_by_torch}
+LIBRARIES = {"PyTorch": eager, "torch.compile": functools.partial(eager, **TUNED)}
 LIBRARIES |= {"FlashInfer": by_flashinfer, "quack": by_quack}

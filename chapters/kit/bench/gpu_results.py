@@ -10,11 +10,11 @@ from functools import partial
 
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
 from chapters.kit.bench.gpu_clock import COPY
-from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
 from chapters.kit.bench.results import Several, SourcedTable, load, made_with, not_yet
 from chapters.kit.draw.table import Table, si
 
 LINEAR = "PyTorch's linear"
+EAGER_GELU = f"{LINEAR}, then gelu"
 LINEAR_OURS = ("decode", "tensor cores, copies in flight", "mma.sync", "wgmma")
 THEN_ADD = ", then an add"
 LINEAR_UNFUSED = tuple(f"{name}{THEN_ADD}" for name in ("PyTorch's matmul", *LINEAR_OURS))
@@ -164,8 +164,8 @@ def points_of(name: str, results: dict) -> list[Point]:
     ours, unfused = norm if name == "ch08_norm" else linear
     points = []
     for case in results["measured"]["cases"]:
-        peers = [n for n in case["seconds"] if n not in (*ours, *unfused, COPY)]
-        for group, names in (("ours", ours), ("best library", peers), ("not fused", unfused)):
+        libraries = [n for n in case["seconds"] if n not in (*ours, *unfused, COPY)]
+        for group, names in (("ours", ours), ("best library", libraries), ("not fused", unfused)):
             best = best_of(case["seconds"], names)
             if best:
                 moved = case["bytes"] if "shape" in case else case["bytes"][best[0]]

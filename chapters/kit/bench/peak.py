@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from chapters.kit.bench.cpu_bounds import MULTIPLY_ADDS, multiply_add
-from chapters.kit.bench.numpy_memory import in_numpy_memory
+from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.bench.results import save
 from chapters.kit.machine import llvm_host
 
@@ -21,7 +21,7 @@ COMMAND = "python -m chapters.kit.bench.peak"
 CALLS = 3000  # of about half a millisecond: the fastest had the core to itself
 
 
-def measured(calls: int = CALLS) -> dict[str, float]:
+def measure_peak(calls: int = CALLS) -> dict[str, float]:
     """Operations per second, of the fastest call: a multiply-add counts as two."""
     kernel, *shapes = multiply_add(1, llvm_host()["target"])
     factors, sums = (in_numpy_memory(np.full(shape, 0.5, "float32")) for shape in shapes)
@@ -34,7 +34,7 @@ def measured(calls: int = CALLS) -> dict[str, float]:
 
 
 def main() -> int:
-    print(f"written: {save(NAME, measured(), COMMAND)}")
+    print(f"written: {save(NAME, measure_peak(), COMMAND)}")
     return 0
 
 

@@ -25,11 +25,10 @@ from chapters.kit.kept_files import json_text
 from chapters.kit.machine import cpu_name, nvidia_gpu, peer_python, versions
 
 PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "triton", "flashinfer-python", "quack-kernels")
-# peers, in the interpreter that has them
+# baselines, in the interpreter that has them
 ELSEWHERE = ("torch", "torchao", "transformers", "llama-cpp-python")
 ASK = "import json, sys; from chapters.kit.machine import versions; print(json.dumps(versions(*sys.argv[1:])))"
 FOLDER = ROOT / "docs" / "results"
-NOT_YET = "Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
 
 
 def save(name: str, measured: dict, command: str, folder: Path = FOLDER) -> Path:
@@ -80,7 +79,8 @@ def made_with(results: dict) -> str:
 
 def not_yet(chapter: int) -> SourcedTable:
     """The sentence that nothing was measured yet, and which command does it."""
-    return SourcedTable(None, NOT_YET.format(chapter=chapter))
+    sentence = f"Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
+    return SourcedTable(None, sentence)
 
 
 def sourced_table(

@@ -1,13 +1,13 @@
-"""Compares implementations fairly: each peer in its own process, measured in turn, medians of many rounds.
+"""Compares implementations fairly: each candidate in its own process, measured in turn, medians of many rounds.
 
-`compare(peers, …)` starts one process per peer, so that no library's threads disturb another's. In every round each
-variant of each peer is measured once, in a new random order, so that a drifting clock or another busy process slows all
-of them. With one thread, the process stays on one core and its CPU time is measured, so that interruptions do not
-count. With more threads, wall-clock time is measured.
+`compare(candidates, …)` starts one process per candidate, so that no library's threads disturb another's. In every
+round each variant of each candidate is measured once, in a new random order, so that a drifting clock or another busy
+process slows all of them. With one thread, the process stays on one core and its CPU time is measured, so that
+interruptions do not count. With more threads, wall-clock time is measured.
 
-A peer checks its own numbers before anything is timed, so that wrong results are never measured.
+A candidate checks its own numbers before anything is timed, so that wrong results are never measured.
 
-Only the standard library is imported here, because a peer's process may be an interpreter without TVM.
+Only the standard library is imported here, because a candidate's process may be an interpreter without TVM.
 """
 
 from __future__ import annotations
@@ -28,21 +28,24 @@ from pathlib import Path
 
 from chapters.child import Child, Lost
 from chapters.kit.machine import peer_python
+from chapters.kit.measure.quantiles import time_repeated
 
 THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 THREAD_VARIABLES += ("MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 # Bind each of OpenMP's threads to a core, as TVM binds its own. Without it several threads may share one core and spin
 # there while they wait for one another: a call of 0.2 ms then takes 30 ms.
 PLACED = {"OMP_PROC_BIND": "true"}
-# seconds: shorter calls are repeated until they take this long, so that the caches hold what the peer itself left there
+# seconds: shorter calls are repeated until they take this long, so that the caches hold what the candidate left there
 TOO_LITTLE = 1e-2
 # seconds of calls that are not counted, if several threads share the work: threads that were asleep wake up on one core
-# and wait for one another there until the system moves them, and the workers of the peer before still spin: TVM's for
-# 0.12 s after their last call (measured), on the core to which this peer's worker is bound
+# and wait for one another there until the system moves them, and the workers of the candidate before still spin: TVM's
+# for 0.12 s after their last call (measured), on the core to which this candidate's worker is bound
 WARM_UP = 0.25
-BUILD_SECONDS = 1800  # at most, until a peer is compiled and checked; torch.compile takes minutes
+BUILD_SECONDS = (
+    1800  # at most, until a candidate is compiled and checked; torch.compile takes minutes
+)
 MEASURE_SECONDS = 600  # at most, for one variant in one round
-# bytes that a peer may write into a file: the headers that PyTorch compiles in advance take more than 100 MB
+# bytes that a candidate may write into a file: the headers that PyTorch compiles in advance take more than 100 MB
 MOST_WRITTEN = 2_000_000_000
 # module -> the library that has it, as a sentence names it
 LIBRARIES = {"torch": "PyTorch", "llama_cpp": "llama-cpp-python", "transformers": "Transformers"}
@@ -50,11 +53,11 @@ LIBRARIES |= {"torchao": "torchao"}
 
 
 @dataclass(frozen=True)
-class Peer:
+class Candidate:
     """Something to measure: `function(**arguments)` of `module`, called in its own process.
 
     It returns {variant: (call, error)}: a function without arguments to time, and its largest error against the
-    reference, or None if there are no numbers to check. It raises MissingPeer if something it needs is not installed.
+    reference, or None if there are no numbers to check. It raises Unavailable if something it needs is not installed.
     `arguments` go to the process as JSON, so a tuple arrives as a list.
 
     needs: the modules of other libraries that it imports, keys of LIBRARIES. If there are any, its process is the
@@ -77,12 +80,12 @@ class Timing:
     error: float | None
 
 
-class MissingPeer(Exception):
-    """Something that a peer needs is not installed; the message says what, for a table's footnote."""
+class Unavailable(Exception):
+    """Something that a candidate needs is not installed; the message says what, for a table's footnote."""
 
 
-class PeerFailed(Exception):
-    """A peer could not be built or gave wrong numbers; the message holds its traceback."""
+class CandidateFailed(Exception):
+    """A candidate could not be built or gave wrong numbers; the message holds its traceback."""
 
 
 def not_installed(module: str) -> str:
@@ -90,39 +93,39 @@ def not_installed(module: str) -> str:
     return f"{LIBRARIES[module]} is not installed; FUSION_PEER_PYTHON may name an interpreter that has it"
 
 
-def compiled_by_torch(call: Callable[[], object]) -> object:
+def call_compiled(call: Callable[[], object]) -> object:
     """The result of the first `call` of something that torch.compile made; it is then that PyTorch compiles.
 
-    Raises MissingPeer, with PyTorch's reason, if that fails: torch.compile needs a C++ compiler.
+    Raises Unavailable, with PyTorch's reason, if that fails: torch.compile needs a C++ compiler.
     """
     try:
         return call()
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
-        raise MissingPeer(f"torch.compile does not work here: {reason}") from error
+        raise Unavailable(f"torch.compile does not work here: {reason}") from error
 
 
 def compare(
-    peers: Sequence[Peer], *, threads: int, rounds: int, seed: int | None = None
+    candidates: Sequence[Candidate], *, threads: int, rounds: int
 ) -> tuple[dict[str, Timing], list[str]]:
-    """Measure all variants of all peers; returns (timings by variant, what was missing).
+    """Measure all variants of all candidates; returns (timings by variant, what was missing).
 
-    Raises PeerFailed if a peer raised an exception, died or took too long.
+    Raises CandidateFailed if a candidate raised an exception, died or took too long.
     """
-    order = random.Random(seed)
     missing: list[str] = []
     with contextlib.ExitStack() as stack:
         running: dict[str, tuple[_Process, float | None]] = {}
-        for peer in peers:
-            process = stack.enter_context(_Process(peer, threads))
+        for candidate in candidates:
+            process = _Process(candidate, threads)
+            stack.enter_context(process.child)
             try:
                 running |= {name: (process, error) for name, error in process.build().items()}
-            except MissingPeer as reason:
+            except Unavailable as reason:
                 missing.append(str(reason))
-        missing = list(dict.fromkeys(missing))  # two peers may need the same package
+        missing = list(dict.fromkeys(missing))  # two candidates may need the same package
         taken: dict[str, list[float]] = {name: [] for name in running}
         for _ in range(rounds):
-            for name in order.sample(list(running), len(running)):
+            for name in random.sample(list(running), len(running)):
                 taken[name].append(running[name][0].measure(name))
     return {
         name: Timing(statistics.median(times), tuple(times), running[name][1])
@@ -137,18 +140,18 @@ def measure(
     *,
     rounds: int,
     say: Callable[[str], None],
-    torch: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Seconds per call of each variant of the peers `functions` of `module`; `say` gets them as text.
+    """Seconds per call of each variant of the candidates `functions` of `module`; `say` gets them as text.
 
-    The peers are called with `arguments` and a `seed`, so that all draw the same fresh numbers. They use
-    `arguments["threads"]` threads, by default one. torch: the functions that need PyTorch.
+    The candidates are called with `arguments` and a `seed`, so that all draw the same fresh numbers. They use
+    `arguments["threads"]` threads, by default one. A function whose name begins with "torch" needs PyTorch.
     """
     seeded = {**arguments, "seed": random.getrandbits(32)}
-    peers = [
-        Peer(module, name, seeded, needs=("torch",) if name in torch else ()) for name in functions
+    candidates = [
+        Candidate(module, name, seeded, needs=("torch",) if name.startswith("torch") else ())
+        for name in functions
     ]
-    timings, missing = compare(peers, threads=arguments.get("threads", 1), rounds=rounds)
+    timings, missing = compare(candidates, threads=arguments.get("threads", 1), rounds=rounds)
     about = ", ".join(f"{name} {value}" for name, value in arguments.items())
     told = ", ".join(f"{name} {1e3 * t.seconds:.4g} ms" for name, t in timings.items())
     say("; ".join([f"{about}: {told}", *missing]))
@@ -156,14 +159,14 @@ def measure(
 
 
 class _Process:
-    """The parent's end of a peer's process."""
+    """The parent's end of a candidate's process."""
 
-    def __init__(self, peer: Peer, threads: int):
-        self.name = f"{peer.function} of {peer.module}"
-        python = peer_python() if peer.needs else sys.executable
+    def __init__(self, candidate: Candidate, threads: int):
+        self.name = f"{candidate.function} of {candidate.module}"
+        python = peer_python() if candidate.needs else sys.executable
         variables = {name: str(threads) for name in THREAD_VARIABLES}
         try:
-            arguments = json.dumps(asdict(peer)), str(threads)
+            arguments = json.dumps(asdict(candidate)), str(threads)
             self.child = Child(
                 __name__,
                 *arguments,
@@ -172,19 +175,13 @@ class _Process:
                 largest_file=MOST_WRITTEN,
             )
         except OSError as error:
-            raise PeerFailed(f"{self.name} cannot start {python}: {error}") from None
-
-    def __enter__(self) -> _Process:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.child.close()
+            raise CandidateFailed(f"{self.name} cannot start {python}: {error}") from None
 
     def build(self) -> dict[str, float | None]:
-        """The error of each variant. Raises MissingPeer or PeerFailed."""
+        """The error of each variant. Raises Unavailable or CandidateFailed."""
         built = self._ask({"ask": "build"}, BUILD_SECONDS)
         if "missing" in built:
-            raise MissingPeer(built["missing"])
+            raise Unavailable(built["missing"])
         return built["errors"]
 
     def measure(self, variant: str) -> float:
@@ -196,17 +193,17 @@ class _Process:
             return self.child.ask(question, seconds)
         except Lost as lost:
             said = "\n".join(filter(None, (lost.printed, lost.stack)))
-            raise PeerFailed(f"The process of {self.name} died ({lost}).\n{said}") from None
+            raise CandidateFailed(f"The process of {self.name} died ({lost}).\n{said}") from None
 
 
-# --- the peer's process -------------------------------------------------------------------------------
+# --- the candidate's process ----------------------------------------------------------------------
 
 
-def make_answerer(peer: str, threads: str) -> Callable[[dict], object]:
-    """The function that answers questions in a peer's process.
+def make_answerer(candidate: str, threads: str) -> Callable[[dict], object]:
+    """The function that answers questions in a candidate's process.
 
-    To "build" it answers with the error of each variant, or with what is missing; to "measure", with seconds. peer: a
-    Peer as JSON. An exception ends the process; the parent then reports it with its traceback.
+    To "build" it answers with the error of each variant, or with what is missing; to "measure", with seconds.
+    candidate: a Candidate as JSON. An exception ends the process; the parent then reports it with its traceback.
     """
     if threads == "1" and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -216,8 +213,8 @@ def make_answerer(peer: str, threads: str) -> Callable[[dict], object]:
         if question["ask"] == "measure":
             return time_call(calls[question["variant"]], int(threads))
         try:
-            variants = _variants(Peer(**json.loads(peer)))
-        except MissingPeer as reason:
+            variants = _build(Candidate(**json.loads(candidate)))
+        except Unavailable as reason:
             return {"missing": str(reason)}
         _stay_apart()
         calls.update({name: call for name, (call, _) in variants.items()})
@@ -227,11 +224,12 @@ def make_answerer(peer: str, threads: str) -> Callable[[dict], object]:
     return answer
 
 
-def _variants(peer: Peer) -> dict[str, tuple[Callable[[], object], float | None]]:
-    for module in peer.needs:
+def _build(candidate: Candidate) -> dict[str, tuple[Callable[[], object], float | None]]:
+    for module in candidate.needs:
         if not importlib.util.find_spec(module):
-            raise MissingPeer(not_installed(module))
-    return getattr(importlib.import_module(peer.module), peer.function)(**peer.arguments)
+            raise Unavailable(not_installed(module))
+    function = getattr(importlib.import_module(candidate.module), candidate.function)
+    return function(**candidate.arguments)
 
 
 def _stay_apart() -> None:
@@ -262,12 +260,9 @@ def time_call(call: Callable[[], object], threads: int) -> float:
             call()
     counts_cpu = threads == 1 and os.name != "nt"  # Windows counts CPU time in steps of 16 ms
     clock = time.process_time if counts_cpu else time.perf_counter
-    repeat = 1
-    while True:
-        start = clock()
-        for _ in range(repeat):
+
+    def run(count: int) -> None:
+        for _ in range(count):
             call()
-        spent = clock() - start
-        if spent >= TOO_LITTLE:
-            return spent / repeat
-        repeat *= 4
+
+    return time_repeated(run, TOO_LITTLE, clock)

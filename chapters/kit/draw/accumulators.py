@@ -15,7 +15,7 @@ from tvm.s_tir import Schedule
 
 from chapters.kit.draw.stepper import Panel, Stepper, changing
 from chapters.kit.draw.table import count_noun
-from chapters.kit.draw.trace_stores import Access, Store, execute, ones
+from chapters.kit.draw.trace_stores import Access, Store, execute, make_ones
 
 ACCUMULATOR = "local"  # the scope of the buffer that holds the sums
 
@@ -35,19 +35,19 @@ def example_arrays(func: tirx.PrimFunc) -> dict[str, np.ndarray]:
     digits = [n for n in range(-4, 5) if n]
     return {
         name: random.choice(digits, array.shape).astype(array.dtype)
-        for name, array in ones(func).items()
+        for name, array in make_ones(func).items()
     }
 
 
-def counts(stores: Sequence[Store]) -> tuple[int, int]:
+def count_accesses(stores: Sequence[Store]) -> tuple[int, int]:
     """How many elements the stores read from memory, and how many they write to it; the accumulator is not memory."""
     reads = sum(read.scope != ACCUMULATOR for store in stores for read in store.reads)
     return reads, sum(store.wrote.scope != ACCUMULATOR for store in stores)
 
 
-def accumulators(programs: Mapping[str, Schedule], block: str = "matmul") -> Stepper:
+def accumulators(programs: Mapping[str, Schedule]) -> Stepper:
     """A picture of the programs running side by side. They must have the same arguments, and small constant sizes."""
-    funcs = {name: with_accumulator(sch, block) for name, sch in programs.items()}
+    funcs = {name: with_accumulator(sch) for name, sch in programs.items()}
     arrays = example_arrays(next(iter(funcs.values())))
     runs = {name: execute(func, arrays) for name, func in funcs.items()}
     longest = max(map(len, runs.values()))
@@ -55,7 +55,7 @@ def accumulators(programs: Mapping[str, Schedule], block: str = "matmul") -> Ste
     inputs = {name: array for name, array in arrays.items() if name not in outputs}
     sides = "".join(_side(name, run, inputs, longest) for name, run in runs.items())
     label = "One program beside the other, with what each reads and writes"
-    says = [_told(runs, step) for step in range(longest + 1)]
+    says = [_describe_step(runs, step) for step in range(longest + 1)]
     body = f'<div class="acc-sides">{sides}</div>'
     caption = (
         "Blue: loaded from memory. Orange: stored to memory. "
@@ -64,10 +64,10 @@ def accumulators(programs: Mapping[str, Schedule], block: str = "matmul") -> Ste
     return Stepper(label, [Panel("Both programs", says, body)], "accumulators", caption=caption)
 
 
-def _told(runs: Mapping[str, Sequence[Store]], step: int) -> str:
+def _describe_step(runs: Mapping[str, Sequence[Store]], step: int) -> str:
     parts = []
     for name, run in runs.items():
-        reads, writes = counts(run[:step])
+        reads, writes = count_accesses(run[:step])
         done = ", finished" if step >= len(run) else ""
         parts.append(
             f"{name.lower()}: {count_noun(reads, 'load')}, {count_noun(writes, 'store')}{done}"
@@ -78,9 +78,9 @@ def _told(runs: Mapping[str, Sequence[Store]], step: int) -> str:
 def _side(name: str, run: Sequence[Store], inputs: Mapping[str, np.ndarray], steps: int) -> str:
     """The HTML of one program: the store that happens, the accumulator, the counters, the memory."""
     padded = [None, *run, *[None] * (steps - len(run))]  # None: nothing happens
-    lines = ["not begun", *map(_line, padded[1:])]
-    held = _held(padded)
-    totals = [counts(run[:step]) for step in range(steps + 1)]
+    lines = ["not begun", *map(_describe_store, padded[1:])]
+    held = _list_held(padded)
+    totals = [count_accesses(run[:step]) for step in range(steps + 1)]
     kinds = ["" if s is None else "now" if s.wrote.scope == ACCUMULATOR else "" for s in padded]
     shapes = {name: array.shape for name, array in inputs.items()}
     for store in run:
@@ -100,13 +100,13 @@ def _side(name: str, run: Sequence[Store], inputs: Mapping[str, np.ndarray], ste
     )
 
 
-def _line(store: Store | None) -> str:
+def _describe_store(store: Store | None) -> str:
     if store is None:
         return "finished"
-    target = _short(store.wrote)
+    target = _shorten_name(store.wrote)
     text = store.text
     for read in store.reads:
-        text = text.replace(read.name, _short(read))
+        text = text.replace(read.name, _shorten_name(read))
     return f"{'second pass: ' * _second_pass(store)}{target} ← {text}"
 
 
@@ -115,11 +115,11 @@ def _second_pass(store: Store) -> bool:
     return all(access.scope != ACCUMULATOR for access in (store.wrote, *store.reads))
 
 
-def _short(access: Access) -> str:
+def _shorten_name(access: Access) -> str:
     return "accumulator" if access.scope == ACCUMULATOR else access.name
 
 
-def _held(padded: Sequence[Store | None]) -> list[str]:
+def _list_held(padded: Sequence[Store | None]) -> list[str]:
     """The value in the accumulator after each step; "–" before the first and when its sum has been stored."""
     held, shown = "–", []
     for store in padded:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chapters.kit.draw.drawing import Drawing
-from chapters.kit.draw.table import Html, aligned, as_text
+from chapters.kit.draw.table import Html, align, as_text
 
 COLUMNS = 40  # of the longest bar in a terminal
 STYLE = """
@@ -59,7 +59,7 @@ class Bars(Drawing):
     def __str__(self) -> str:
         rows = [(bar.name, self._drawn(bar), bar.words) for bar in self.bars]
         return "\n".join(
-            [self.title, *aligned(rows, [False] * 3), *([as_text(self.note)] if self.note else [])]
+            [self.title, *align(rows, [False] * 3), *([as_text(self.note)] if self.note else [])]
         )
 
     def _drawn(self, bar: Bar) -> str:

@@ -14,7 +14,7 @@ from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, chang
 from chapters.kit.draw.table import count_noun
 
 
-def fetches(reads: Sequence[int], line: int, kept: int) -> list[tuple[bool, tuple[int, ...]]]:
+def run_cache(reads: Sequence[int], line: int, kept: int) -> list[tuple[bool, tuple[int, ...]]]:
     """For each read of an element: whether its line had to be fetched, and the lines that the cache then holds."""
     held: list[int] = []  # the one used last stands last
     found = []
@@ -31,9 +31,9 @@ def cache_lines(orders: Sequence[ReadOrder], line: int = 4, kept: int = 4) -> St
     for order in orders:
         if order.shape[-1] % line:
             raise ValueError(f"A row of {order.buffer} is no multiple of {line} elements.")
-    runs = [(order, fetches(order.reads, line, kept)) for order in orders]
+    runs = [(order, run_cache(order.reads, line, kept)) for order in orders]
     last = max(len(order.reads) for order in orders)
-    says = ["nothing has been read", *(_told(runs, step) for step in range(1, last + 1))]
+    says = ["nothing has been read", *(_describe_step(runs, step) for step in range(1, last + 1))]
     sides = "".join(_side(order, run, line) for order, run in runs)
     caption = (
         f"A box is a cache line of {line} elements. The cache of this picture holds {kept} lines: blue, and orange if "
@@ -44,7 +44,7 @@ def cache_lines(orders: Sequence[ReadOrder], line: int = 4, kept: int = 4) -> St
     return Stepper(label, [panel], "cache-lines", start=6, caption=caption)
 
 
-def _told(runs: Sequence[tuple[ReadOrder, Sequence]], step: int) -> str:
+def _describe_step(runs: Sequence[tuple[ReadOrder, Sequence]], step: int) -> str:
     parts = []
     for order, run in runs:
         count = sum(missing for missing, _ in run[:step])

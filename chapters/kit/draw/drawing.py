@@ -46,7 +46,7 @@ def side_by_side(*pictures: Drawing) -> SideBySide:
     return SideBySide(pictures)
 
 
-def plain(extent: object) -> str:
+def strip_types(extent: object) -> str:
     """A size from IR as text, without the types that TVM prints: "4 * n" and not "T.int64(4) * n"."""
     return _INT.sub(r"\1", str(extent))
 

@@ -30,7 +30,7 @@ class Epilogue:
     init: int = 0
 
 
-def curves(epilogue: Epilogue, steps: Sequence[int]) -> dict[str, np.ndarray]:
+def compute_curves(epilogue: Epilogue, steps: Sequence[int]) -> dict[str, np.ndarray]:
     """Place -> the results after 0, 1, 2, … of the steps, with f applied there."""
     taken = np.array([epilogue.init, *steps])
     totals = epilogue.step.accumulate(taken)
@@ -44,36 +44,36 @@ def curves(epilogue: Epilogue, steps: Sequence[int]) -> dict[str, np.ndarray]:
 
 def where_applied(epilogues: Sequence[Epilogue], steps: Sequence[int]) -> Stepper:
     """The picture: one panel per epilogue, with a slider over the steps."""
-    panels = [_panel(epilogue, steps) for epilogue in epilogues]
+    panels = [_make_panel(epilogue, steps) for epilogue in epilogues]
     caption = "Thick line: at the end, which is what the unfused program computes. Marked cells differ from it."
     title = "An epilogue applied at the end, at the start and at every step"
     return Stepper(title, panels, "applied", start=2, asks="Epilogue", caption=caption)
 
 
-def _panel(epilogue: Epilogue, steps: Sequence[int]) -> Panel:
-    found = curves(epilogue, steps)
-    says = [_told(found, k) for k in range(len(steps) + 1)]
+def _make_panel(epilogue: Epilogue, steps: Sequence[int]) -> Panel:
+    found = compute_curves(epilogue, steps)
+    says = [_describe_step(found, k) for k in range(len(steps) + 1)]
     legend = "".join(
         f'<span class="ap-{place}"><svg viewBox="0 0 30 12" aria-hidden="true">'
-        f'<path class="ap-line" d="M0 6H30"/>{_mark(place, 15, 6)}</svg> {words}</span>'
+        f'<path class="ap-line" d="M0 6H30"/>{_draw_mark(place, 15, 6)}</svg> {words}</span>'
         for place, words in PLACES.items()
     )
-    table = _table(epilogue, steps, found)
+    table = _render_table(epilogue, steps, found)
     return Panel(
         epilogue.name,
         says,
-        f'<p class="ap-legend">{legend}</p>{_plot(epilogue.name, found)}{table}',
+        f'<p class="ap-legend">{legend}</p>{_draw_plot(epilogue.name, found)}{table}',
     )
 
 
-def _told(found: dict[str, np.ndarray], k: int) -> str:
+def _describe_step(found: dict[str, np.ndarray], k: int) -> str:
     values = ", ".join(f"{words} {found[place][k]}" for place, words in PLACES.items())
     wrong = [words for place, words in PLACES.items() if found[place][k] != found["end"][k]]
     verdict = f"wrong {' and '.join(wrong)}" if wrong else "all agree"
     return f"{values} – {verdict}"
 
 
-def _plot(name: str, found: dict[str, np.ndarray]) -> str:
+def _draw_plot(name: str, found: dict[str, np.ndarray]) -> str:
     count = len(found["end"])
     low = min(0, *(int(values.min()) for values in found.values()))
     high = max(0, *(int(values.max()) for values in found.values()))
@@ -101,13 +101,13 @@ def _plot(name: str, found: dict[str, np.ndarray]) -> str:
             if k:
                 line = f"M{x(k - 1)} {y(values[k - 1])}L{x(k)} {y(values[k])}"
                 parts.append(f'<path class="ap-line" d="{line}"{belongs(k)}/>')
-            parts.append(_mark(place, x(k), y(values[k]), belongs(k)))
+            parts.append(_draw_mark(place, x(k), y(values[k]), belongs(k)))
         shapes.append(f'<g class="ap-{place}">{"".join(parts)}</g>')
     title = f"{name}: the results after 0 to {count - 1} steps, as in the table below"
     return svg("ap", WIDTH, HEIGHT, title, shapes)
 
 
-def _mark(place: str, x: float, y: float, shown: str = "") -> str:
+def _draw_mark(place: str, x: float, y: float, shown: str = "") -> str:
     """A point of a curve; each place has a shape of its own."""
     m = MARK
     paths = {
@@ -118,7 +118,7 @@ def _mark(place: str, x: float, y: float, shown: str = "") -> str:
     return f'<path class="ap-point" d="{paths[place]}"{shown}/>'
 
 
-def _table(epilogue: Epilogue, steps: Sequence[int], found: dict[str, np.ndarray]) -> str:
+def _render_table(epilogue: Epilogue, steps: Sequence[int], found: dict[str, np.ndarray]) -> str:
     rows = [table_row("step", ["", *steps])]
     for place, words in PLACES.items():
         off = np.flatnonzero(found[place] != found["end"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from chapters.kit.draw.drawing import Drawing, plain
+from chapters.kit.draw.drawing import Drawing, strip_types
 from chapters.kit.draw.table import count_noun
 from chapters.kit.ir.tensor_ir import innermost_blocks, summed_values
 
@@ -120,19 +120,19 @@ def kernel_picture(func: tirx.PrimFunc, title: str) -> KernelPicture:
     """
     parameters = {str(param.name) for param in func.params}
     found = innermost_blocks(func.body)
-    extents = {_thread(loop): loop.extent for loops, _ in found for loop in loops}
+    extents = {_thread_axis(loop): loop.extent for loops, _ in found for loop in loops}
     if "threadIdx.x" not in extents:
         raise ValueError("There are no threads to draw: no loop is bound to threadIdx.x.")
     return KernelPicture(
         title,
-        plain(extents.get("blockIdx.x", 1)),
+        strip_types(extents.get("blockIdx.x", 1)),
         int(extents["threadIdx.x"]),
         int(extents.get("threadIdx.y", 1)),
         tuple(_step(realize, loops, parameters) for loops, realize in found),
     )
 
 
-def _thread(loop: tirx.For) -> str:
+def _thread_axis(loop: tirx.For) -> str:
     """The thread axis that `loop` is bound to, such as "threadIdx.x"; "" if none."""
     return str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
 
@@ -141,8 +141,8 @@ def _step(realize: SBlockRealize, loops: Sequence[tirx.For], parameters: set[str
     block = realize.block
     read = [str(region.source.name) for region in block.reads]
     written = [str(region.source.name) for region in block.writes]
-    threads = {loop.loop_var for loop in loops if _thread(loop).startswith("thread")}
-    own = [(loop.kind == tirx.ForKind.VECTORIZED, loop) for loop in loops if not _thread(loop)]
+    threads = {loop.loop_var for loop in loops if _thread_axis(loop).startswith("thread")}
+    own = [(loop.kind == tirx.ForKind.VECTORIZED, loop) for loop in loops if not _thread_axis(loop)]
     return KernelStep(
         name=str(block.name_hint).replace("_", " "),
         memory_read=tuple(dict.fromkeys(n for n in read if n in parameters)),

@@ -43,30 +43,30 @@ class Layout:
     edges: list[tuple[list[tuple[float, float]], str]]
 
 
-def layered(nodes: Sequence[Box]) -> Layout:
+def lay_out(nodes: Sequence[Box]) -> Layout:
     """Lay out a graph without cycles. nodes: producers come before their consumers."""
-    depth = _depth(nodes)
+    depth = _assign_layers(nodes)
     layers: list[list] = [[] for _ in range(max(depth.values(), default=0) + 1)]
     for node in nodes:
         layers[depth[node]].append(node)
-    chains = _chains(nodes, depth, layers)
+    chains = _route_edges(nodes, depth, layers)
     above: dict = {}
     below: dict = {}
     for chain, _ in chains:
         for upper, lower in pairwise(chain):
             below.setdefault(upper, []).append(lower)
             above.setdefault(lower, []).append(upper)
-    _order(layers, above, below)
-    x = _columns(layers, above, below)
-    y, height = _rows(layers)
+    _order_layers(layers, above, below)
+    x = _place_columns(layers, above, below)
+    y, height = _place_rows(layers)
     left = min((x[n] - n.width / 2 for n in x), default=0.0)
     right = max((x[n] + n.width / 2 for n in x), default=0.0)
     centre = {n: (x[n] - left + MARGIN, y[n]) for n in x}
-    edges = [(_points(chain, centre, above, below), label) for chain, label in chains]
+    edges = [(_trace_edge(chain, centre, above, below), label) for chain, label in chains]
     return Layout(right - left + 2 * MARGIN, height, centre, edges)
 
 
-def _depth(nodes: Sequence[Box]) -> dict[Box, int]:
+def _assign_layers(nodes: Sequence[Box]) -> dict[Box, int]:
     """The layer of each box: the length of the longest path from a source, or just above its first reader (see Box)."""
     depth: dict[Box, int] = {}
     fixed: dict[Box, bool] = {}
@@ -82,7 +82,7 @@ def _depth(nodes: Sequence[Box]) -> dict[Box, int]:
     return depth
 
 
-def _chains(nodes: Sequence[Box], depth: dict, layers: list[list]) -> list[tuple[list, str]]:
+def _route_edges(nodes: Sequence[Box], depth: dict, layers: list[list]) -> list[tuple[list, str]]:
     """Every edge as the boxes and waypoints that it passes, one per layer; parallel edges become one edge."""
     chains = []
     for node in nodes:
@@ -98,7 +98,7 @@ def _chains(nodes: Sequence[Box], depth: dict, layers: list[list]) -> list[tuple
     return chains
 
 
-def _order(layers: list[list], above: dict, below: dict) -> None:
+def _order_layers(layers: list[list], above: dict, below: dict) -> None:
     """Sort each layer by the positions of its neighbours, downwards and upwards alternately."""
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
@@ -115,7 +115,7 @@ def _mean(node, neighbours: dict, place: dict, otherwise: float) -> float:
     return sum(near) / len(near) if near else otherwise
 
 
-def _columns(layers: list[list], above: dict, below: dict) -> dict:
+def _place_columns(layers: list[list], above: dict, below: dict) -> dict:
     """The x of each box: pulled towards the mean of its neighbours, without letting boxes of a layer touch."""
     x: dict = {}
     for layer in layers:
@@ -129,11 +129,11 @@ def _columns(layers: list[list], above: dict, below: dict) -> dict:
         neighbours = above if sweep % 2 == 0 else below
         for layer in layers if sweep % 2 == 0 else reversed(layers):
             wish = {node: _mean(node, neighbours, x, x[node]) for node in layer}
-            _spread(layer, wish, x)
+            _pack_layer(layer, wish, x)
     return x
 
 
-def _spread(layer: list, wish: dict, x: dict) -> None:
+def _pack_layer(layer: list, wish: dict, x: dict) -> None:
     """Set `x` of a layer to the mean of packing it from the left and from the right; order and gaps are kept."""
     from_left: dict = {}
     edge = float("-inf")
@@ -147,7 +147,7 @@ def _spread(layer: list, wish: dict, x: dict) -> None:
         x[node] = (from_left[node] + right) / 2
 
 
-def _rows(layers: list[list]) -> tuple[dict, float]:
+def _place_rows(layers: list[list]) -> tuple[dict, float]:
     """The y of each box, and the height of the picture."""
     y: dict = {}
     at = MARGIN
@@ -159,15 +159,15 @@ def _rows(layers: list[list]) -> tuple[dict, float]:
     return y, at - LAYER_GAP + MARGIN
 
 
-def _points(chain: list, centre: dict, above: dict, below: dict) -> list[tuple[float, float]]:
+def _trace_edge(chain: list, centre: dict, above: dict, below: dict) -> list[tuple[float, float]]:
     """The polyline of one edge: it leaves a box at the bottom and enters another at the top."""
     first, last = chain[0], chain[-1]
-    start = (_port(first, chain[1], below, centre), centre[first][1] + first.height / 2)
-    end = (_port(last, chain[-2], above, centre), centre[last][1] - last.height / 2 - 2)
+    start = (_place_port(first, chain[1], below, centre), centre[first][1] + first.height / 2)
+    end = (_place_port(last, chain[-2], above, centre), centre[last][1] - last.height / 2 - 2)
     return [start, *(centre[w] for w in chain[1:-1]), end]
 
 
-def _port(node, neighbour, neighbours: dict, centre: dict) -> float:
+def _place_port(node, neighbour, neighbours: dict, centre: dict) -> float:
     """The x where an edge meets `node`: the edges of a box are side by side, in the order of their other ends."""
     near = sorted(set(neighbours[node]), key=lambda other: centre[other][0])
     step = min(24.0, (node.width - 24) / max(len(near), 1))

@@ -125,33 +125,33 @@ def loop_nest(
     if isinstance(ir, Schedule):
         ir = ir.mod
     func = ir["main"] if isinstance(ir, IRModule) else ir
-    return LoopNest(title, _parts(func.body, remarks or {}))
+    return LoopNest(title, _read_parts(func.body, remarks or {}))
 
 
-def _parts(stmt: tirx.Stmt, remarks: Remarks) -> tuple[Loop | Block, ...]:
+def _read_parts(stmt: tirx.Stmt, remarks: Remarks) -> tuple[Loop | Block, ...]:
     """The loops and blocks of a statement; a block that holds others is not drawn itself."""
     if isinstance(stmt, tirx.SeqStmt):
-        return tuple(part for one in stmt.seq for part in _parts(one, remarks))
+        return tuple(part for one in stmt.seq for part in _read_parts(one, remarks))
     if isinstance(stmt, tirx.For):
-        return (_loop(stmt, remarks),)
+        return (_read_loop(stmt, remarks),)
     if isinstance(stmt, SBlockRealize):
-        block = Block(stmt.block.name_hint, _does(stmt.block))
-        return _parts(stmt.block.body, remarks) or (block,)
+        block = Block(stmt.block.name_hint, _describe_block(stmt.block))
+        return _read_parts(stmt.block.body, remarks) or (block,)
     return ()
 
 
-def _loop(loop: tirx.For, remarks: Remarks) -> Loop:
+def _read_loop(loop: tirx.For, remarks: Remarks) -> Loop:
     kind = tirx.ForKind(loop.kind).name.lower()
     if loop.thread_binding is not None:
         kind = str(loop.thread_binding.thread_tag)
     extent = str(int(loop.extent)) if isinstance(loop.extent, tirx.IntImm) else str(loop.extent)
     summed = [value for at in nodes(loop.body, SBlockRealize) for value in summed_values(at)]
     along = any(mentions(value, loop.loop_var) for value in summed)
-    name, body = loop.loop_var.name, _parts(loop.body, remarks)
+    name, body = loop.loop_var.name, _read_parts(loop.body, remarks)
     return Loop(name, extent, kind, along, remarks.get(name, ""), body)
 
 
-def _does(block: SBlock) -> str:
+def _describe_block(block: SBlock) -> str:
     """What a run of a block does, in words, such as “sets D”, “adds to temp”, “updates temp”."""
     written = ", ".join(region.source.name.replace(".", "_") for region in block.writes)
     verb = "adds to" if isinstance(getattr(block.body, "value", None), tirx.Add) else "updates"

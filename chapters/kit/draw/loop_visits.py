@@ -16,7 +16,7 @@ from tvm import tirx
 from chapters.kit.draw.drawing import label, svg
 from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing
-from chapters.kit.draw.trace_stores import Store, execute, moments, ones
+from chapters.kit.draw.trace_stores import Store, execute, group_by_moment, make_ones
 
 CELL, TOP, LEFT = 34, 16, 30  # pixels
 
@@ -29,25 +29,25 @@ class Visit:
     stores: tuple[Store, ...]
 
 
-def visited(func: tirx.PrimFunc) -> list[Visit]:
+def trace_visits(func: tirx.PrimFunc) -> list[Visit]:
     """The moments of a program of row sums, in order: `func` has one argument (rows, columns) and a sum per row."""
     found = []
-    for stores in moments(execute(func, ones(func))):
+    for stores in group_by_moment(execute(func, make_ones(func))):
         cells = [(s.wrote.index[0], 0 if not s.reads else s.reads[-1].index[1] + 1) for s in stores]
         found.append(Visit(tuple(cells), tuple(stores)))
     return found
 
 
-def visits(stages: Mapping[str, tirx.PrimFunc], asks: str = "After") -> Stepper:
+def visits(stages: Mapping[str, tirx.PrimFunc]) -> Stepper:
     """The picture: a panel per stage of a schedule."""
-    panels = [_panel(name, func) for name, func in stages.items()]
+    panels = [_make_panel(name, func) for name, func in stages.items()]
     caption = "A cell is one run of the block; its number says when. The column <b>init</b> sets a sum to 0."
     title = "The loops of a schedule, and the order in which they visit the iterations"
-    return Stepper(title, panels, "visits", start=6, asks=asks, caption=caption)
+    return Stepper(title, panels, "visits", start=6, asks="After", caption=caption)
 
 
-def _panel(name: str, func: tirx.PrimFunc) -> Panel:
-    order = visited(func)
+def _make_panel(name: str, func: tirx.PrimFunc) -> Panel:
+    order = trace_visits(func)
     shape = [int(n) for n in func.params[0].shape]
     blocks = {store.block for visit in order for store in visit.stores}
 
@@ -57,14 +57,14 @@ def _panel(name: str, func: tirx.PrimFunc) -> Panel:
             return attributes(marks=["", *runs])
         return " " + changing("span", "vi-value", ["", *(_value(part, visit) for visit in order)])
 
-    says = ["nothing has run yet", *map(_told, order)]
+    says = ["nothing has run yet", *map(_describe_visit, order)]
     body = f'<div class="vi">{loop_nest(func).boxes(added)}{_grid(name, order, shape)}</div>'
     return Panel(name, says, body)
 
 
-def _told(visit: Visit) -> str:
+def _describe_visit(visit: Visit) -> str:
     first, many = visit.stores[0], len(visit.cells)
-    rows = _span([row for row, _ in visit.cells], "row")
+    rows = _name_range([row for row, _ in visit.cells], "row")
     column = visit.cells[0][1]
     if not column:
         return f"{first.block} sets {'the sums' if many > 1 else 'the sum'} of {rows} to 0"
@@ -72,7 +72,7 @@ def _told(visit: Visit) -> str:
     return f"{first.block} adds column {column - 1} of {rows}{together}"
 
 
-def _span(numbers: Sequence[int], word: str) -> str:
+def _name_range(numbers: Sequence[int], word: str) -> str:
     if len(numbers) == 1:
         return f"{word} {numbers[0]}"
     return f"{word}s {min(numbers)} to {max(numbers)}"

@@ -14,12 +14,12 @@ from functools import cached_property
 import tvm
 from tvm import relax
 
-from chapters.kit.draw.drawing import SMALLEST, Drawing, SideBySide, plain, side_by_side
-from chapters.kit.draw.layered_layout import Layout, layered
+from chapters.kit.draw.drawing import SMALLEST, Drawing, SideBySide, side_by_side, strip_types
+from chapters.kit.draw.layered_layout import Layout, lay_out
 from chapters.kit.draw.table import count_noun
 
 
-def _flat(style: str) -> str:
+def _flatten(style: str) -> str:
     return style.strip().replace("\n", "")
 
 
@@ -87,7 +87,7 @@ class Node:
 class Picture(Drawing):
     """A drawn function. On a page or in a notebook it shows itself; `svg` is a complete document."""
 
-    STYLE, GROUP = _flat(STYLE + SVG_STYLE), "ir-pictures"
+    STYLE, GROUP = _flatten(STYLE + SVG_STYLE), "ir-pictures"
 
     title: str
     nodes: tuple[Node, ...]
@@ -99,7 +99,7 @@ class Picture(Drawing):
     @cached_property
     def layout(self) -> Layout:
         """Where the boxes are."""
-        return layered(self.nodes)
+        return lay_out(self.nodes)
 
     @property
     def caption(self) -> str:
@@ -121,7 +121,7 @@ class Picture(Drawing):
     @property
     def svg(self) -> str:
         """The picture as a complete SVG document, in the colour of the surrounding text."""
-        return _svg(self, f"<style>{_flat(SVG_STYLE)}</style>")
+        return _svg(self, f"<style>{_flatten(SVG_STYLE)}</style>")
 
     def figure(self) -> str:
         """The SVG in a figure with its caption; the style sheet is not included."""
@@ -137,7 +137,7 @@ def picture(ir: object, name: str = "main", title: str | None = None) -> Picture
 
     Raises TypeError if there is no Relax function to draw, KeyError if the module has none called `name`.
     """
-    return Picture(title or name, tuple(_Reader(_relax_function(ir, name)).nodes))
+    return Picture(title or name, tuple(_Reader(_find_function(ir, name)).nodes))
 
 
 def before_after(before: object, after: object, name: str = "main") -> SideBySide:
@@ -145,9 +145,9 @@ def before_after(before: object, after: object, name: str = "main") -> SideBySid
     return side_by_side(picture(before, name, "before"), picture(after, name, "after"))
 
 
-def _relax_function(ir: object, name: str) -> relax.Function:
+def _find_function(ir: object, name: str) -> relax.Function:
     if isinstance(ir, tvm.IRModule):
-        names = sorted(_symbol(gv) for gv in ir.get_global_vars())
+        names = sorted(_symbol_name(gv) for gv in ir.get_global_vars())
         if name not in names:
             raise KeyError(f"The module has no function {name!r}; it has {', '.join(names)}.")
         ir = ir[name]
@@ -172,7 +172,7 @@ class _Reader:
         inputs = int(attrs["num_input"]) if attrs and "num_input" in attrs else len(function.params)
         for index, param in enumerate(function.params):
             kind = "input" if index < inputs else "weight"
-            self.known[param] = [(self.add(kind, param.name, _type(param.ty)), "")]
+            self.known[param] = [(self.add(kind, param.name, _describe_type(param.ty)), "")]
         for block in function.body.blocks:
             for binding in block.bindings:
                 self.known[binding.var] = self.binding(binding)
@@ -192,11 +192,11 @@ class _Reader:
         elif isinstance(value, relax.If):
             kind, name, args = "op", "if", [value.cond]
         elif isinstance(value, relax.Call):
-            kind, name, args = _call(value)
+            kind, name, args = _read_call(value)
         else:  # a copy, a tuple or an element of a tuple computes nothing, so it gets no box
             return self.sources(value)
         inputs = [source for arg in args for source in self.sources(arg)]
-        return [(self.add(kind, name, _type(var.ty), var.name, inputs), "")]
+        return [(self.add(kind, name, _describe_type(var.ty), var.name, inputs), "")]
 
     def sources(self, expr) -> list[tuple[Node, str]]:
         """The nodes that `expr` reads, with edge labels; none for shapes and scalars, which are not tensors."""
@@ -210,28 +210,28 @@ class _Reader:
                 return [(whole[0][0], f"[{expr.index}]")]
             return [whole[expr.index]] if expr.index < len(whole) else whole
         if isinstance(expr, tvm.ir.GenericConst) and "Tensor" in type(expr.ty).__name__:
-            return [(self.add("constant", _constant(expr), _type(expr.ty)), "")]
+            return [(self.add("constant", _name_constant(expr), _describe_type(expr.ty)), "")]
         return []
 
 
-def _call(call) -> tuple[str, str, list]:
+def _read_call(call) -> tuple[str, str, list]:
     """(kind, name, tensor arguments) of a call: an operator, a kernel or a function of the module."""
     if isinstance(call.op, tvm.ir.GlobalVar):
-        return "function", _symbol(call.op), list(call.args)
-    name = _symbol(call.op) or "call"
-    if name.startswith("relax.call_") and len(call.args) and _symbol(call.args[0]):
-        return "kernel", _symbol(call.args[0]), list(call.args[1:])
+        return "function", _symbol_name(call.op), list(call.args)
+    name = _symbol_name(call.op) or "call"
+    if name.startswith("relax.call_") and len(call.args) and _symbol_name(call.args[0]):
+        return "kernel", _symbol_name(call.args[0]), list(call.args[1:])
     kind = "kernel" if isinstance(call.op, relax.ExternFunc) else "op"
     return kind, name.removeprefix("relax.").removeprefix("nn."), list(call.args)
 
 
-def _symbol(callee) -> str:
+def _symbol_name(callee) -> str:
     """The name of a GlobalVar, an ExternFunc or an Op."""
     found = (getattr(callee, name, None) for name in ("name_hint", "global_symbol", "name"))
     return next((name for name in found if name), "")
 
 
-def _type(ty) -> str:
+def _describe_type(ty) -> str:
     """`n×8 float32` for a tensor, `2 tensors` for a tuple, else ""."""
     fields = getattr(ty, "fields", None)
     if fields is not None:
@@ -242,11 +242,11 @@ def _type(ty) -> str:
     if dims is None:
         shape = "?" if ty.ndim < 0 else "×".join("?" * ty.ndim)
     else:
-        shape = "×".join(map(plain, dims)) or "scalar"
+        shape = "×".join(map(strip_types, dims)) or "scalar"
     return f"{shape} {ty.dtype}"
 
 
-def _constant(expr) -> str:
+def _name_constant(expr) -> str:
     array = expr.value.numpy()
     return f"{array.item():g}" if array.size == 1 and array.dtype.kind in "fiu" else "constant"
 

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 
 from chapters.kit.draw.drawing import Drawing, label, side_by_side, svg
-from chapters.kit.draw.trace_stores import execute, ones
+from chapters.kit.draw.trace_stores import execute, make_ones
 from chapters.kit.ir.tensor_ir import nodes
 
 __all__ = ["ReadOrder", "read_order", "side_by_side"]
@@ -105,7 +105,7 @@ def read_order(func: tirx.PrimFunc, buffer: str, title: str, count: int | None =
         raise ValueError(
             f"{buffer} has {math.prod(shape)} elements; a picture shows at most {MOST}."
         )
-    stores = [s for s in execute(func, ones(func)) if any(r.buffer == buffer for r in s.reads)]
+    stores = [s for s in execute(func, make_ones(func)) if any(r.buffer == buffer for r in s.reads)]
     reads = [
         int(np.ravel_multi_index(read.index, shape))
         for store in stores

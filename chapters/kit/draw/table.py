@@ -21,16 +21,21 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def si(value: float, unit: str, digits: int = 3) -> str:
-    """`value` with the unit's SI prefix and `digits` digits: si(4.3e12, "B/s") is "4.3 TB/s"."""
+def si(value: float, unit: str) -> str:
+    """`value` with the unit's SI prefix and three digits: si(4.3e12, "B/s") is "4.3 TB/s"."""
     if value == 0:
         return f"0 {unit}".strip()
     power = 3 * math.floor(math.log10(abs(value)) / 3 + 1e-9)
     power = min(max(power, min(_PREFIXES)), max(_PREFIXES))
-    number = f"{value / 10**power:.{digits}g}"
+    number = f"{value / 10**power:.3g}"
     if abs(float(number)) >= 1000 and power < max(_PREFIXES):  # 999.9 was rounded up
         number, power = f"{float(number) / 1000:g}", power + 3
     return f"{float(number):g} {_PREFIXES[power]}{unit}".strip()
+
+
+def format_change(old: object, new: object) -> str:
+    """ "7 → 5", or one value if both are equal."""
+    return str(old) if old == new else f"{old} → {new}"
 
 
 class Html(str):
@@ -58,7 +63,7 @@ class Table:
     def __str__(self) -> str:
         cells = [list(self.header), *(list(map(as_text, row)) for row in self.rows)]
         rule = ["-" * max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = aligned([cells[0], rule, *cells[1:]], self._right())
+        lines = align([cells[0], rule, *cells[1:]], self._right())
         return "\n".join([*lines, *([self.note] if self.note else [])])
 
     __repr__ = __str__
@@ -81,13 +86,13 @@ def as_text(cell: object) -> str:
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """The rows as lines with aligned columns; `right` says for each column whether it is set to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(_padded, row, widths, right)).rstrip() for row in rows]
+    return ["  ".join(map(_pad, row, widths, right)).rstrip() for row in rows]
 
 
-def _padded(cell: str, width: int, to_right: bool) -> str:
+def _pad(cell: str, width: int, to_right: bool) -> str:
     return cell.rjust(width) if to_right else cell.ljust(width)
 
 
@@ -95,17 +100,17 @@ def html_table(
     header: Iterable[object], rows: Iterable[Iterable[object]], right: Sequence[bool]
 ) -> str:
     """An HTML table; `right` says for each column whether it is set to the right."""
-    head = _html_row("th", header, right)
-    body = "".join(_html_row("td", row, right) for row in rows)
+    head = _render_row("th", header, right)
+    body = "".join(_render_row("td", row, right) for row in rows)
     return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
-def _html_row(tag: str, cells: Iterable[object], right: Sequence[bool]) -> str:
+def _render_row(tag: str, cells: Iterable[object], right: Sequence[bool]) -> str:
     styles = [' style="text-align:right"' if to_right else "" for to_right in right]
     styled = zip(cells, styles, strict=True)
-    inner = (f"<{tag}{style}>{_markup(cell)}</{tag}>" for cell, style in styled)
+    inner = (f"<{tag}{style}>{_render_cell(cell)}</{tag}>" for cell, style in styled)
     return f"<tr>{''.join(inner)}</tr>"
 
 
-def _markup(cell: object) -> str:
+def _render_cell(cell: object) -> str:
     return cell if isinstance(cell, Html) else html.escape(as_text(cell))

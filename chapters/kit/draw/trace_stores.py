@@ -113,7 +113,7 @@ class _Run:
         name = stmt.buffer.name
         self.arrays[name][index] = value
         wrote = Access(name, stmt.buffer.scope(), index, value)
-        text = _text(stmt.value, (access.name for access in reads))
+        text = _format_expr(stmt.value, (access.name for access in reads))
         loops = {var.name: n for var, n in self.loops.items()}
         return Store(block, moment, loops, wrote, tuple(reads), text)
 
@@ -146,28 +146,28 @@ class _Run:
         raise ValueError(f"A picture cannot compute a {type(expr).__name__}: {expr}")
 
 
-def _text(expr, loaded: Iterator[str]) -> str:
+def _format_expr(expr, loaded: Iterator[str]) -> str:
     """An expression as text; each load, from the left, is the next of `loaded`."""
     if isinstance(expr, TensorLoad):
         return next(loaded)
     if isinstance(expr, tirx.Cast):
-        return _text(expr.value, loaded)
+        return _format_expr(expr.value, loaded)
     if type(expr) in _SIGNS:
-        a, b = (_operand(expr, side, loaded) for side in (expr.a, expr.b))
+        a, b = (_format_operand(expr, side, loaded) for side in (expr.a, expr.b))
         return f"{a} {_SIGNS[type(expr)]} {b}"
     if isinstance(expr, (tirx.Max, tirx.Min)):
-        a, b = (_text(side, loaded) for side in (expr.a, expr.b))
+        a, b = (_format_expr(side, loaded) for side in (expr.a, expr.b))
         return f"{type(expr).__name__.lower()}({a}, {b})"
     return str(expr)
 
 
-def _operand(parent, expr, loaded: Iterator[str]) -> str:
-    text = _text(expr, loaded)
+def _format_operand(parent, expr, loaded: Iterator[str]) -> str:
+    text = _format_expr(expr, loaded)
     nested = type(expr) in (tirx.Add, tirx.Sub) and not isinstance(parent, tirx.Add)
     return f"({text})" if nested else text
 
 
-def ones(func: tirx.PrimFunc) -> dict[str, np.ndarray]:
+def make_ones(func: tirx.PrimFunc) -> dict[str, np.ndarray]:
     """An array of ones for each argument of `func`, by name; its shapes must be constant."""
     return {p.name: np.ones([int(n) for n in p.shape], str(p.dtype)) for p in func.params}
 
@@ -181,7 +181,7 @@ def execute(func: tirx.PrimFunc, arrays: Mapping[str, np.ndarray]) -> list[Store
     return list(run.statement(func.body))
 
 
-def moments(stores: list[Store]) -> list[list[Store]]:
+def group_by_moment(stores: list[Store]) -> list[list[Store]]:
     """The stores by moment: one per list, or the lanes of a vectorized loop together."""
     found: dict[int, list[Store]] = {}
     for store in stores:

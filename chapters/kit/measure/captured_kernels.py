@@ -26,7 +26,7 @@ class Captured:
     graphs: int
 
 
-def rewritten(mod: tvm.IRModule, use_cuda_graph: bool = True) -> tvm.IRModule:
+def rewrite_graphs(mod: tvm.IRModule, use_cuda_graph: bool = True) -> tvm.IRModule:
     """`mod` lowered through the memory planner and `RewriteCUDAGraph`.
 
     use_cuda_graph: the configuration flag relax.backend.use_cuda_graph, without which the pass does nothing.
@@ -37,22 +37,22 @@ def rewritten(mod: tvm.IRModule, use_cuda_graph: bool = True) -> tvm.IRModule:
 
 def captured(mod: tvm.IRModule, name: str, use_cuda_graph: bool = True) -> Captured:
     """How much is captured of the Relax function `name` of `mod`, a module not lowered yet."""
-    low = rewritten(mod, use_cuda_graph)
-    direct, graphs = _calls(low[name])
-    inside = [_calls(low[graph])[0] for graph in graphs]
+    low = rewrite_graphs(mod, use_cuda_graph)
+    direct, graphs = _split_calls(low[name])
+    inside = [_split_calls(low[graph])[0] for graph in graphs]
     # two equal graphs share one function, so count the calls, not the functions
     return Captured(name, direct + sum(inside), sum(inside), len(graphs))
 
 
 def sizes_of_graphs(mod: tvm.IRModule, name: str) -> list[tuple[str, ...]]:
     """For each graph of the Relax function `name` of `mod`: the symbolic sizes with which it is recorded."""
-    calls = calls_in(rewritten(mod)[name].body)
+    calls = calls_in(rewrite_graphs(mod)[name].body)
     runs = [call.args[1].fields for call in calls if _is_run_or_capture(call)]
     # the function, its arguments, a number and, if it has symbolic sizes, a shape that holds them
     return [tuple(size.name for shape in run[3:] for size in shape.values) for run in runs]
 
 
-def _calls(func: relax.Function) -> tuple[int, list[tvm.ir.GlobalVar]]:
+def _split_calls(func: relax.Function) -> tuple[int, list[tvm.ir.GlobalVar]]:
     """How many kernels `func` launches itself, and the functions it runs as graphs."""
     calls = calls_in(func.body)
     kernels = sum(isinstance(call.op, tvm.ir.GlobalVar) for call in calls)

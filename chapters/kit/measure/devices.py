@@ -12,7 +12,6 @@ import re
 import socket
 import struct
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from chapters.kit.gpu.launches import Engine, HostProgram, Launch
 from chapters.kit.gpu.targets import WEBGPU
 from chapters.kit.machine import cuda_state, old_driver
 from chapters.kit.measure.device_error import DeviceError
+from chapters.kit.measure.quantiles import time_repeated
 
 KINDS = {"cuda": "CUDA", "metal": "Metal", "vulkan": "Vulkan"}  # in the order of the search
 CPU = "llvm"  # the CPU, its threads one after the other: only for tests
@@ -62,7 +62,7 @@ class Device:
     def __init__(self, kind: str, index: int, address: str = "", session=None):
         self.kind, self.address, self.session, self.slow = kind, address, session, kind == CPU
         self.name = f"{kind}:{index}"
-        self.raw = _find(kind, index, session)
+        self.raw = _find_device(kind, index, session)
         with self.describe_failures("asked what it is"):
             about = [] if self.slow else [str(self.raw.device_name or "")]
             about = ", ".join(filter(None, [*about, address and f"at {address}"]))
@@ -81,7 +81,7 @@ class Device:
     def prepare(self, func: tirx.PrimFunc, arrays: Sequence[np.ndarray]) -> Prepared:
         """`func`, compiled for this device, with copies of `arrays` there. Raises DeviceError."""
         try:
-            func = one_thread_at_a_time(func) if self.slow else func
+            func = serialize_threads(func) if self.slow else func
             compiled = executable(func, self.target)
         except Exception as error:
             raise DeviceError(
@@ -145,7 +145,7 @@ class Device:
             raise DeviceError(text) from None
 
 
-def one_thread_at_a_time(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def serialize_threads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with its threads as loops: right only for a kernel whose threads share nothing."""
 
     def loop(one: tirx.For) -> tirx.For:
@@ -161,18 +161,6 @@ def last_line(error: Exception) -> str:
     text = str(error).split("\nStack trace")[0].replace("Error caught from RPC call:", "")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300].rstrip(".") + "."
-
-
-def time_repeated(run: Callable[[int], None]) -> float:
-    """Seconds per call, where run(n) makes n calls and waits for their end; at least BATCH_MS are measured."""
-    repeat = 1
-    while True:
-        start = time.perf_counter()
-        run(repeat)
-        spent = time.perf_counter() - start
-        if spent * 1e3 >= BATCH_MS:
-            return spent / repeat
-        repeat *= 4
 
 
 class WgslDevice:
@@ -217,7 +205,7 @@ class WgslDevice:
 
         def seconds() -> float:
             shaders()  # made before the clock starts
-            return time_repeated(repeat)
+            return time_repeated(repeat, BATCH_MS / 1e3)
 
         return Prepared(lambda: run(wgsl_on_vulkan.run_wgsl), lambda: held[-1], seconds)
 
@@ -238,9 +226,9 @@ def open_device(asked: str, remote: str, seconds: int = 0) -> Device | WgslDevic
     choose_compiler()
     try:
         for one in [kind] if kind else KINDS:
-            if one == CPU or _find(one, index, session).exist:
+            if one == CPU or _find_device(one, index, session).exist:
                 return Device(one, index, address, session)
-            if index and _find(one, 0, session).exist:
+            if index and _find_device(one, 0, session).exist:
                 raise DeviceError(
                     f"{where} has {one}:0 and no {one}:{index}; devices are counted from 0."
                 )
@@ -265,7 +253,7 @@ def open_device(asked: str, remote: str, seconds: int = 0) -> Device | WgslDevic
     return WgslDevice()
 
 
-def _find(kind: str, index: int, session):
+def _find_device(kind: str, index: int, session):
     """TVM's device, which need not exist."""
     return (session or tvm.runtime).device("cpu" if kind == CPU else kind, index)
 

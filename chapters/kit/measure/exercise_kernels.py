@@ -17,8 +17,8 @@ from tvm import tirx
 
 from chapters.kit.draw.table import Table, si
 from chapters.kit.measure.device_error import DeviceError
-from chapters.kit.measure.devices import Prepared, time_repeated
-from chapters.kit.measure.quantiles import Quantiles, measure_in_turns
+from chapters.kit.measure.devices import BATCH_MS, Prepared
+from chapters.kit.measure.quantiles import Quantiles, measure_in_turns, time_repeated
 
 # of the largest exact result; sums are in float32, whatever the dtype of the operands
 TOLERANCE = 1e-4
@@ -115,10 +115,10 @@ def measure(
         for name, answer in answers.items()
     }
     missing = []
-    if reason := _no_torch(device):
+    if reason := _explain_no_torch(device):
         missing.append(f"PyTorch: {reason}")
     else:
-        kernels["PyTorch"] = _by_torch(device, problem, arrays)
+        kernels["PyTorch"] = _prepare_torch(device, problem, arrays)
     clocks = {}
     for name, prepared in kernels.items():
         rounded = name == "PyTorch" and problem.dtype != "float32"
@@ -133,7 +133,7 @@ def measure(
     return time_table(measure_in_turns(clocks, rounds, seed=seed), problem), missing
 
 
-def _no_torch(device) -> str:
+def _explain_no_torch(device) -> str:
     """Why PyTorch cannot be timed on `device`; "" if it can."""
     if device.session:
         return "it is timed only on a GPU of this machine"
@@ -147,7 +147,7 @@ def _no_torch(device) -> str:
     return "" if there.is_available() else "it finds no GPU"
 
 
-def _by_torch(device, problem: Problem, arrays: Sequence[np.ndarray]) -> Prepared:
+def _prepare_torch(device, problem: Problem, arrays: Sequence[np.ndarray]) -> Prepared:
     """The problem as PyTorch computes it on copies of `arrays`."""
     import torch
 
@@ -167,7 +167,7 @@ def _by_torch(device, problem: Problem, arrays: Sequence[np.ndarray]) -> Prepare
     def result() -> np.ndarray:
         return problem.by_torch(*operands).float().cpu().numpy()
 
-    return Prepared(lambda: repeat(1), result, lambda: time_repeated(repeat))
+    return Prepared(lambda: repeat(1), result, lambda: time_repeated(repeat, BATCH_MS / 1e3))
 
 
 def time_table(times: Mapping[str, Quantiles], problem: Problem) -> Table:

@@ -44,7 +44,7 @@ class KernelByKernel:
         values: dict[relax.Var, Value] = {}
         for param, value in zip(func.params, arguments, strict=True):
             values[param] = value
-            _learn(param.ty, value, known)
+            _bind_dims(param.ty, value, known)
         for block in func.body.blocks:
             for binding in block.bindings:
                 values[binding.var] = self._evaluate(binding.value, values, known)
@@ -73,7 +73,7 @@ class KernelByKernel:
             self._run_kernel(kernel, arguments)
         else:
             types = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
-            results = [_room(ty, known) for ty in types]
+            results = [_allocate_result(ty, known) for ty in types]
             self._run_kernel(kernel, [*arguments, *results])
         return tuple(results) if isinstance(call.ty, relax.TupleType) else results[0]
 
@@ -85,18 +85,18 @@ class KernelByKernel:
             self.launched[kernel] = self.launched.get(kernel, 0) + 1
 
 
-def _room(ty: relax.TensorType, known: Mapping[str, int]) -> np.ndarray:
+def _allocate_result(ty: relax.TensorType, known: Mapping[str, int]) -> np.ndarray:
     """An array of type `ty`, full of NaN or -1: a kernel must not read its result before it has written it."""
     shape = [int(d) if isinstance(d, tirx.IntImm) else evaluate(d, known) for d in ty.shape.values]
     dtype = str(ty.dtype)
     return np.full(shape, np.array(np.nan if "float" in dtype else -1).astype(dtype))
 
 
-def _learn(ty: tvm.ir.Type, value: Value, known: dict[str, int]) -> None:
+def _bind_dims(ty: tvm.ir.Type, value: Value, known: dict[str, int]) -> None:
     """Add to `known` the symbolic dimensions of `ty`, read from the shape of `value`."""
     if isinstance(ty, relax.TupleType):
         for field, one in zip(ty.fields, value, strict=True):
-            _learn(field, one, known)
+            _bind_dims(field, one, known)
     elif isinstance(ty, relax.TensorType):
         for dim, extent in zip(ty.shape.values, value.shape, strict=True):
             if isinstance(dim, tvm.ir.Var):

@@ -18,7 +18,7 @@ from functools import cached_property
 import tvm
 import tvm_ffi
 
-from chapters.kit.draw.table import aligned
+from chapters.kit.draw.table import align, format_change
 from chapters.kit.ir.ir_diff import IRDiff, diff
 from chapters.kit.ir.relax_effects import calls_in, relax_functions
 
@@ -95,7 +95,7 @@ class TracedPass:
     def altered(self) -> tuple[str, ...]:
         """The functions that are in both modules and differ in more than the names of variables."""
         old, new = self._functions
-        return tuple(name for name in old if name in new and not _equal(old[name], new[name]))
+        return tuple(name for name in old if name in new and not _are_equal(old[name], new[name]))
 
     @property
     def changed(self) -> bool:
@@ -122,7 +122,7 @@ class TracedPass:
         return "; ".join(filter(None, [names, ", ".join(parts)]))
 
 
-def _equal(old: tvm.ir.BaseFunc, new: tvm.ir.BaseFunc) -> bool:
+def _are_equal(old: tvm.ir.BaseFunc, new: tvm.ir.BaseFunc) -> bool:
     return old.same_as(new) or tvm_ffi.structural_equal(old, new)
 
 
@@ -192,19 +192,15 @@ class Trace:
                 str(step.number),
                 "  " * step.depth + step.name,
                 f"{step.seconds * 1000:.1f}",
-                _change(old.operators, new.operators),
-                _change(old.launches, new.launches),
+                format_change(old.operators, new.operators),
+                format_change(old.launches, new.launches),
                 step.summary(),
             )
 
     def __str__(self) -> str:
-        return "\n".join(aligned(list(self.cells()), (True, False, True, True, True, False)))
+        return "\n".join(align(list(self.cells()), (True, False, True, True, True, False)))
 
     __repr__ = __str__
-
-
-def _change(old: int, new: int) -> str:
-    return str(old) if old == new else f"{old} → {new}"
 
 
 @tvm.instrument.pass_instrument

@@ -1,4 +1,4 @@
-"""Timings of several things that took turns, each as three numbers: the median and the quartiles around it."""
+"""Timings: of a short call, which is repeated; and of several things that take turns, as median and quartiles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 FEWEST = 3  # rounds, however long they take
 
@@ -30,9 +30,19 @@ class Quantiles:
         low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
         return cls(median, low, high, len(seconds))
 
-    def json(self) -> dict[str, float]:
-        """The fields, as a results file keeps them."""
-        return asdict(self)
+
+def time_repeated(
+    run: Callable[[int], object], least: float, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Seconds per call, where run(n) makes n calls and waits for their end; at least `least` seconds are measured."""
+    repeat = 1
+    while True:
+        start = clock()
+        run(repeat)
+        spent = clock() - start
+        if spent >= least:
+            return spent / repeat
+        repeat *= 4
 
 
 def measure_in_turns(

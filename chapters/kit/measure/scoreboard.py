@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chapters.kit.draw.table import aligned, html_table
+from chapters.kit.draw.table import align, format_change, html_table
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
 HEADINGS = ["function", "launches", "read", "written"]
@@ -25,11 +25,11 @@ class Row:
     written: int | None = None
 
 
-class _Shown:
+class _TableView:
     """Shows its `cells` as a table: in a terminal, on a page and in a notebook."""
 
     def __str__(self) -> str:
-        return "\n".join(aligned(self.cells(), RIGHT))
+        return "\n".join(align(self.cells(), RIGHT))
 
     __repr__ = __str__
 
@@ -39,7 +39,7 @@ class _Shown:
 
 
 @dataclass(frozen=True, repr=False)
-class Scoreboard(_Shown):
+class Scoreboard(_TableView):
     """The costs of a module. `rows`: one per Relax function. `calls`: calls by name, over all functions."""
 
     rows: tuple[Row, ...]
@@ -65,7 +65,7 @@ class Scoreboard(_Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(_Shown):
+class Comparison(_TableView):
     """Two scoreboards, function by function. A function that is missing on one side costs nothing there."""
 
     before: Scoreboard
@@ -77,7 +77,7 @@ class Comparison(_Shown):
         pairs = [(name, _row(self.before, name), _row(self.after, name)) for name in names]
         if len(names) > 1:
             pairs.append(("total", self.before.total, self.after.total))
-        rows = [[name, *map(_change, _costs(old), _costs(new))] for name, old, new in pairs]
+        rows = [[name, *map(format_change, _costs(old), _costs(new))] for name, old, new in pairs]
         return [HEADINGS, *rows]
 
 
@@ -110,7 +110,3 @@ def _sum(rows: tuple[Row, ...], field: str) -> int | None:
 def _costs(row: Row) -> list[str]:
     launches = "–" if row.launches is None else str(row.launches)
     return [launches, size(row.read), size(row.written)]
-
-
-def _change(old: str, new: str) -> str:
-    return old if old == new else f"{old} → {new}"

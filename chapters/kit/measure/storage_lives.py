@@ -1,7 +1,8 @@
 """Storages over time: which tensor is in which storage, from the call that writes it to the last call that reads it.
 
-`lives(func)` reads this from a Relax function that the memory planner has planned. `storages_over_time({"without
-bounds": func, …}, sizes)` draws it: calls from left to right, a strip per storage, a bar per tensor.
+`read_lifetimes(func)` reads this from a Relax function that the memory planner has planned.
+`storages_over_time({"without bounds": func, …}, sizes)` draws it: calls from left to right, a strip per storage, a bar
+per tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NAMED = 8  # with more calls than this, calls and bars have no room for names
 
 
 @dataclass
-class Life:
+class Lifetime:
     """A tensor. name: that of the variable that holds it, or "" if that has none of its own. writer: its kernel.
 
     first, last: calls, counted from 1. last is the last call that reads it, or the number of calls + 1 if the function
@@ -57,11 +58,11 @@ class Strip:
 
     size: int | tvm.ir.Expr
     number: int
-    lives: list[Life] = field(default_factory=list)
+    lives: list[Lifetime] = field(default_factory=list)
 
 
 @dataclass
-class Lives:
+class Lifetimes:
     """The kernels that a function calls, in order, and its strips, in the order in which they are allocated."""
 
     calls: list[str]
@@ -79,9 +80,9 @@ class Lives:
         return sum(evaluate(one.size, sizes) for one in alive)
 
 
-def lives(func: relax.Function) -> Lives:
+def read_lifetimes(func: relax.Function) -> Lifetimes:
     """Read a function without branches, after CallTIRRewrite and the planner. Raises ValueError for a branch."""
-    found = Lives([], [])
+    found = Lifetimes([], [])
     strips: dict[relax.Var, Strip] = {}
     held: dict[
         relax.Var, object
@@ -97,12 +98,12 @@ def lives(func: relax.Function) -> Lives:
             return whole[expr.index] if isinstance(whole, tuple) else whole
         return None
 
-    def place(strip: Strip, ty: relax.TensorType) -> Life:
-        strip.lives.append(Life(tensor_bytes(ty)))
+    def place(strip: Strip, ty: relax.TensorType) -> Lifetime:
+        strip.lives.append(Lifetime(tensor_bytes(ty)))
         return strip.lives[-1]
 
     def touch(expr: relax.Expr, call: int) -> None:
-        for life in _flat(of(expr)):
+        for life in _flatten(of(expr)):
             life.first, life.last = life.first or call, call
 
     for binding in bindings_of(func.body):
@@ -113,7 +114,7 @@ def lives(func: relax.Function) -> Lives:
             )
         if not isinstance(value, relax.Call):
             held[var] = of(value)
-            _name(held[var], var.name)
+            _set_name(held[var], var.name)
         elif value.op == ALLOC_STORAGE:
             strips[var] = Strip(storage_bytes(value), len(strips) + 1)
             found.strips.append(strips[var])
@@ -134,16 +135,16 @@ def lives(func: relax.Function) -> Lives:
     return found
 
 
-def _flat(held: object) -> Iterator[Life]:
-    if isinstance(held, Life):
+def _flatten(held: object) -> Iterator[Lifetime]:
+    if isinstance(held, Lifetime):
         yield held
     elif isinstance(held, tuple):
         for part in held:
-            yield from _flat(part)
+            yield from _flatten(part)
 
 
-def _name(held: object, name: str) -> None:
-    if isinstance(held, Life):
+def _set_name(held: object, name: str) -> None:
+    if isinstance(held, Lifetime):
         held.name = held.name or name
 
 
@@ -154,12 +155,11 @@ def storages_over_time(
     plans: Mapping[str, relax.Function],
     sizes: Mapping[str, int],
     start: int = 1,
-    key: str = "lives",
 ) -> Stepper:
     """The picture: a panel per plan of one function. sizes: a number for each symbolic dimension."""
-    found = {name: lives(func) for name, func in plans.items()}
+    found = {name: read_lifetimes(func) for name, func in plans.items()}
     largest = max(evaluate(strip.size, sizes) for one in found.values() for strip in one.strips)
-    panels = [_panel(name, one, sizes, HIGHEST / largest) for name, one in found.items()]
+    panels = [_make_panel(name, one, sizes, HIGHEST / largest) for name, one in found.items()]
     at = " and ".join(f"{name} = {number}" for name, number in sizes.items())
     caption = (
         f"Drawn for {html.escape(at)}. Left to right: the kernels that the function calls. A box is a piece of "
@@ -168,12 +168,12 @@ def storages_over_time(
         "that is computed then. Orange: in use now."
     )
     label = "The storages of a function over time"
-    return Stepper(label, panels, key, start=start, asks="Plan", caption=caption)
+    return Stepper(label, panels, "lives", start=start, asks="Plan", caption=caption)
 
 
-def _panel(name: str, found: Lives, sizes: Mapping[str, int], scale: float) -> Panel:
+def _make_panel(name: str, found: Lifetimes, sizes: Mapping[str, int], scale: float) -> Panel:
     last = len(found.calls)
-    known = sum(_known(strip) for strip in found.strips)
+    known = sum(_has_known_size(strip) for strip in found.strips)
     total = f"{len(found.strips)} pieces of memory, {found.bytes(sizes):,} bytes together"
     told = f"{total}; {known} of them planned with a size known before the call"
     named = last <= NAMED
@@ -182,15 +182,15 @@ def _panel(name: str, found: Lives, sizes: Mapping[str, int], scale: float) -> P
         for call, kernel in enumerate(found.calls, 1)
     )
     rows = "".join(_row(strip, sizes, scale, last, named) for strip in found.strips)
-    label = f"{name}: {told}. {' '.join(map(_held, found.strips))}"
+    label = f"{name}: {told}. {' '.join(map(_list_lives, found.strips))}"
     body = (
         f'<p class="sl-total">{told}</p><div class="sl" role="img" aria-label="{html.escape(label)}" '
         f'style="--calls:{last}"><div class="sl-calls">{heads}</div>{rows}</div>'
     )
-    return Panel(name, [_told(found, sizes, call) for call in range(last + 1)], body)
+    return Panel(name, [_describe_call(found, sizes, call) for call in range(last + 1)], body)
 
 
-def _known(strip: Strip) -> bool:
+def _has_known_size(strip: Strip) -> bool:
     """Whether the planner made it, with a size that it knew."""
     return bool(strip.number) and isinstance(strip.size, int)
 
@@ -207,32 +207,33 @@ def _row(strip: Strip, sizes: Mapping[str, int], scale: float, last: int, named:
         name = html.escape(life.name) if named else ""
         place = f"grid-column:{life.first}/{min(life.last, last) + 1};height:{share:.4g}%"
         bars.append(f'<i style="{place}"{attributes(marks=marks)}>{name}</i>')
-    kind = "sl-strip sl-known" if _known(strip) else "sl-strip"
+    kind = "sl-strip sl-known" if _has_known_size(strip) else "sl-strip"
     size = f"{whole:,}" if isinstance(strip.size, int) else f"{expression(strip.size)} = {whole:,}"
     return (
-        f'<p class="sl-name"><b>{html.escape(_called(strip))}</b> {html.escape(size)} bytes</p>'
+        f'<p class="sl-name"><b>{html.escape(_name_strip(strip))}</b> {html.escape(size)} bytes</p>'
         f'<div class="{kind}" style="height:{whole * scale:.1f}px">{"".join(bars)}</div>'
     )
 
 
-def _called(strip: Strip) -> str:
+def _name_strip(strip: Strip) -> str:
     return f"storage {strip.number}" if strip.number else f"{strip.lives[0]}, at run time"
 
 
-def _held(strip: Strip) -> str:
-    return f"{_called(strip)}: {', '.join(f'{one} from call {one.first}' for one in strip.lives)}."
+def _list_lives(strip: Strip) -> str:
+    lives = ", ".join(f"{one} from call {one.first}" for one in strip.lives)
+    return f"{_name_strip(strip)}: {lives}."
 
 
-def _told(found: Lives, sizes: Mapping[str, int], call: int) -> str:
+def _describe_call(found: Lifetimes, sizes: Mapping[str, int], call: int) -> str:
     if not call:
         return "no kernel has been called"
-    written = [_written(strip, call) for strip in found.strips]
+    written = [_describe_write(strip, call) for strip in found.strips]
     what = " and ".join(filter(None, written)) or "needs no new tensor"
     use = f"{found.in_use(call, sizes):,} of {found.bytes(sizes):,} bytes hold tensors"
     return f"{found.calls[call - 1]} {what}; {use}"
 
 
-def _written(strip: Strip, call: int) -> str:
+def _describe_write(strip: Strip, call: int) -> str:
     """What the call with this number writes into the strip, "" if nothing."""
     for before, life in zip([None, *strip.lives], strip.lives, strict=False):
         if life.first == call:

@@ -14,7 +14,7 @@ from chapters.runner.device_child import (
     has_kernel,
     list_kernels,
 )
-from chapters.runner.earlier import whose_is_run
+from chapters.runner.earlier import describe_owners
 from chapters.runner.progress import data_folder
 from chapters.runner.states import states
 from chapters.whose_code import LEARNER, REFERENCE
@@ -42,7 +42,7 @@ def about(options) -> str:
 def run(options) -> int:
     """Measure an exercise's kernel on a device, or run the chapter's `bench.py` as a program of its own."""
     if "." in options.what:
-        return _exercise(options)
+        return _time_exercise(options)
     if options.device or options.remote:
         raise CourseError(
             "--device and --remote measure one exercise, as in `python -m chapters bench 8.2 --device cuda`; a "
@@ -52,14 +52,14 @@ def run(options) -> int:
     if not (chapter.folder / "bench.py").exists():
         having = ", ".join(str(c.number) for c in chapters() if (c.folder / "bench.py").exists())
         raise CourseError(f"Chapter {chapter.number} measures nothing; {having or 'none'} do.")
-    print(whose_is_run([*chapter.needs, chapter.number]), flush=True)
+    print(describe_owners([*chapter.needs, chapter.number]), flush=True)
     quick = ["--quick"] if options.quick else []
     place = [] if options.save else ["--folder", str(data_folder() / "results")]
     command = [sys.executable, "-m", "chapters.kit.bench", chapter.slug, *quick, *place]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
-def _exercise(options) -> int:
+def _time_exercise(options) -> int:
     """Time the learner's kernel of one exercise beside the reference's and a vendor's library."""
     chapter, exercise = find_exercise(options.what)
     if not has_kernel(chapter, exercise):

@@ -22,20 +22,22 @@ def arguments(parser) -> None:
     parser.add_argument("--gguf", metavar="FILE", help="another model: a Llama in a GGUF file")
     parser.add_argument(
         "--temperature",
-        type=_temperature,
+        type=_parse_temperature,
         default=0.0,
         help="0, if not given: always the likeliest token; 1 chooses at random, as likely as the model says",
     )
     parser.add_argument(
         "--seed",
-        type=_whole(0),
+        type=_whole_number(0),
         default=0,
         help="of the random choices at a temperature above 0; 0 if not given",
     )
-    parser.add_argument("--threads", type=_whole(1), metavar="N", help="all cores, if not given")
+    parser.add_argument(
+        "--threads", type=_whole_number(1), metavar="N", help="all cores, if not given"
+    )
     parser.add_argument(
         "--context",
-        type=_whole(1),
+        type=_whole_number(1),
         metavar="N",
         default=LONGEST,
         help=f"tokens, {LONGEST} if not given",
@@ -57,7 +59,7 @@ def arguments(parser) -> None:
     add_device_options(parser)
 
 
-def _whole(least: int) -> Callable[[str], int]:
+def _whole_number(least: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not text.isdecimal() or len(text) > DIGITS or int(text) < least:
             raise argparse.ArgumentTypeError(
@@ -68,7 +70,7 @@ def _whole(least: int) -> Callable[[str], int]:
     return number
 
 
-def _temperature(text: str) -> float:
+def _parse_temperature(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -15,7 +15,7 @@ from chapters.runner.device_child import (
 )
 from chapters.runner.engine import FINE, Engine
 from chapters.runner.exercise_report import ExerciseReport
-from chapters.runner.learner_file import warning
+from chapters.runner.learner_file import describe_faults
 from chapters.runner.terminal import describe
 from chapters.runner.versions import MEND, wrong_versions
 from chapters.whose_code import LEARNER
@@ -39,19 +39,19 @@ def run(options) -> int:
     for sentence in wrong_versions():
         print(f"!! {sentence}: {MEND}.")
     for chapter in dict.fromkeys(chapter for chapter, _ in chosen):
-        if said := warning(chapter):
+        if said := describe_faults(chapter):
             print(f"!! {said}")
     brief = len(chosen) > 1
     with contextlib.ExitStack() as stack:
-        device = _opened(options, chosen, stack)
+        device = _open_device(options, chosen, stack)
         engine = stack.enter_context(Engine(LEARNER))
         reports = [report_exercise(*one, engine, brief=brief) for one in chosen]
         passed, unreadable, right = 0, set(), True
         for report in reports:
-            show(report, unreadable, brief=brief)
+            print_report(report, unreadable, brief=brief)
             passed += report.state == "passed"
             if device and report.state in FINE and has_kernel(report.chapter, report.exercise):
-                right &= _tell_device(device, report.chapter, report.exercise)
+                right &= _run_on_device(device, report.chapter, report.exercise)
         machine = f", {engine.machine}" if engine.machine else ""
     print(f"{passed} of {len(chosen)} passed{machine}.")
     return 0 if passed == len(chosen) and right else 1
@@ -65,7 +65,7 @@ def report_exercise(
     return ExerciseReport(chapter, exercise, chapter.stub, engine, run_untouched=run_untouched)
 
 
-def show(report: ExerciseReport, unreadable: set[Path], *, brief: bool = False) -> None:
+def print_report(report: ExerciseReport, unreadable: set[Path], *, brief: bool = False) -> None:
     """Wait for a report and print it. brief: print one line for an exercise that was not begun."""
     report.wait(unreadable)
     if report.state == "failed":
@@ -78,7 +78,7 @@ def show(report: ExerciseReport, unreadable: set[Path], *, brief: bool = False) 
         print(f"  {report.record_error}")
 
 
-def _opened(options, chosen, stack: contextlib.ExitStack) -> DeviceChild | None:
+def _open_device(options, chosen, stack: contextlib.ExitStack) -> DeviceChild | None:
     """The device that was asked for; None if none was, or if this machine has none, which is said."""
     if not options.device and not options.remote:
         return None
@@ -92,7 +92,7 @@ def _opened(options, chosen, stack: contextlib.ExitStack) -> DeviceChild | None:
         return None
 
 
-def _tell_device(device: DeviceChild, chapter: Chapter, exercise: Exercise) -> bool:
+def _run_on_device(device: DeviceChild, chapter: Chapter, exercise: Exercise) -> bool:
     """Run the exercise's kernel on the device and print what was found. True unless it is wrong there."""
     found = device.run(chapter, exercise, rounds=ROUNDS, yours=True)
     for line in found["lines"]:

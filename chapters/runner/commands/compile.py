@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from chapters.child import ended
+from chapters.child import name_exit
 from chapters.runner.course import ROOT, CourseError, chapter
 
 HELP = "compile a PyTorch model that you bring, and compare it with PyTorch (model.py)"
@@ -33,5 +33,5 @@ def run(options) -> int:
     )
     if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
-        raise CourseError(f"Compiling {options.model} failed: {ended(done.returncode)}. {last}")
+        raise CourseError(f"Compiling {options.model} failed: {name_exit(done.returncode)}. {last}")
     return done.returncode

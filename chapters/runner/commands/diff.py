@@ -38,8 +38,8 @@ def run(options) -> int:
         bodies = [regions(text).get(exercise.id, []) for text in texts]
     except CourseError as error:
         raise CourseError(f"{chapter.file}: {error}") from None
-    mine, reference = ("\n".join(body).split("\n") for body in bodies)
-    lines = unified_diff(mine, reference, "yours", "reference", lineterm="", n=99)
+    learners, reference = ("\n".join(body).split("\n") for body in bodies)
+    lines = unified_diff(learners, reference, "yours", "reference", lineterm="", n=99)
     print("\n".join(lines) or "Yours is the reference, line by line.")
     second = chapter.solution_folder / "second_way.py"
     exercises = ast.get_docstring(ast.parse(read_source(second))).partition("\n")[0]

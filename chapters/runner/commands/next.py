@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from chapters.runner.course import Chapter, chapters
 from chapters.runner.course import chapter as find
-from chapters.runner.earlier import YOURS, whose, whose_is_run
-from chapters.runner.states import chosen_path, states, upcoming
-from chapters.runner.terminal import STATE_WORDS, all_pass, describe
+from chapters.runner.earlier import YOURS, describe_owners, join_with_and, whose
+from chapters.runner.states import chosen_path, find_next_exercise, states
+from chapters.runner.terminal import STATE_WORDS, describe, describe_all_passed
 
 HELP = "the next exercise: where it is, what it asks; `next 8` begins at chapter 8"
 
@@ -20,13 +20,13 @@ def arguments(parser) -> None:
 def run(options) -> int:
     """Print where the next exercise is and the commands that belong to it."""
     first = find(options.chapter) if options.chapter else chapters()[0]
-    left = upcoming(first.number)
+    left = find_next_exercise(first.number)
     if left is None:
-        said = all_pass(chosen_path())
+        said = describe_all_passed(chosen_path())
         print(f"From chapter {first.number} on: {said}" if first.number else said)
         return 0
     chapter, exercise = left
-    if said := _skipped(first):
+    if said := _describe_skipped(first):
         print(f"{said}\n")
     print(describe(chapter, exercise))
     print(f"     state: {STATE_WORDS[states(chapter)[exercise.id]]}")
@@ -35,18 +35,20 @@ def run(options) -> int:
     return 0
 
 
-def _skipped(first: Chapter) -> str:
+def _describe_skipped(first: Chapter) -> str:
     """What to say of unsolved chapters before `first`, and of whose code `first` uses; "" if there are none."""
     before = [chapter for chapter in chapters() if chapter.number < first.number]
     unsolved = [c.number for c in before if whose(c.number) != YOURS]
     if not unsolved:
         return ""
-    said = f"Beginning at chapter {first.number}, although {_chapters(unsolved)} not solved yet."
-    uses = whose_is_run(first.needs) if first.needs else f"Chapter {first.number} uses none of it."
+    said = f"Beginning at chapter {first.number}, although {_describe_chapters(unsolved)} not solved yet."
+    uses = (
+        describe_owners(first.needs) if first.needs else f"Chapter {first.number} uses none of it."
+    )
     return f"{said} {uses}"
 
 
-def _chapters(numbers: list[int]) -> str:
+def _describe_chapters(numbers: list[int]) -> str:
     """ "chapters 0 to 3 and 5 are"."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -57,6 +59,5 @@ def _chapters(numbers: list[int]) -> str:
     texts = []
     for run in runs:
         texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
-    text = f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
     one = len(numbers) == 1
-    return f"chapter{'' if one else 's'} {text}{' is' if one else ' are'}"
+    return f"chapter{'' if one else 's'} {join_with_and(texts)}{' is' if one else ' are'}"

@@ -48,7 +48,7 @@ def _ask(number: int, question) -> bool:
     letters = "abcdefgh"[: len(question.choices)]
     for letter, choice in zip(letters, question.choices, strict=True):
         print(f"   {letter}) {choice}")
-    said = _read(letters) if _can_answer() else ""
+    said = _read_prediction(letters) if _can_answer() else ""
     answer = question.answer()
     truth = letters[answer]
     mark = "✓ " if said == truth else ""
@@ -61,7 +61,7 @@ def _can_answer() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def _read(letters: str) -> str:
+def _read_prediction(letters: str) -> str:
     while True:
         said = input("   your prediction: ").strip().lower()
         if len(said) == 1 and said in letters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chapters.runner.course import Chapter, chapters
 from chapters.runner.course import chapter as find
-from chapters.runner.learner_file import lost_answers, put_aside, write
+from chapters.runner.learner_file import find_lost_answers, put_aside, write_file
 from chapters.runner.terminal import relative
 
 HELP = "put back answers that were in your file at an earlier command or check; keeps a copy"
@@ -23,7 +23,7 @@ def run(options) -> int:
     """Restore one chapter's file, or every file that has lost answers."""
     done = 0
     for chapter in [find(options.chapter)] if options.chapter else chapters():
-        if lost := lost_answers(chapter):
+        if lost := find_lost_answers(chapter):
             copy, _ = lost
             done += 1
             if options.forget:
@@ -32,16 +32,16 @@ def run(options) -> int:
                     f"{relative(chapter.stub)} stays as it is; {copy} is not offered again, and stays too."
                 )
                 continue
-            kept = write(chapter, copy.read_bytes(), whole=False)
+            kept = write_file(chapter, copy.read_bytes(), whole=False)
             print(f"{relative(chapter.stub)} is as in {copy}. What was in it is kept as {kept}.")
     if not done:
         print("No copy has an answer that your files lack.")
     return 0
 
 
-def offer(chapter: Chapter) -> str:
+def describe_offer(chapter: Chapter) -> str:
     """A sentence that offers a copy of a chapter's file; "" if the file lacks nothing."""
-    lost = lost_answers(chapter)
+    lost = find_lost_answers(chapter)
     if not lost:
         return ""
     copy, exercises = lost

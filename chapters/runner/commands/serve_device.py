@@ -14,13 +14,13 @@ def arguments(parser) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="the address to listen at; 127.0.0.1 if not given"
     )
-    parser.add_argument("--port", type=_port, default=9090, help="9090 if not given")
+    parser.add_argument("--port", type=_parse_port, default=9090, help="9090 if not given")
     parser.add_argument(
         "--key", default="", help="a name that callers must give; none if not given"
     )
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port, a number from 1 to 65535")
     return int(text)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from chapters.runner.course import PATHS, chapters
 from chapters.runner.engine import FINE
-from chapters.runner.learner_file import forgotten_files, warning
+from chapters.runner.learner_file import describe_faults, find_forgotten_files
 from chapters.runner.progress import data_folder
-from chapters.runner.states import chosen_path, states, upcoming
-from chapters.runner.terminal import STATE_WORDS, all_pass, bar, describe, relative
+from chapters.runner.states import chosen_path, find_next_exercise, states
+from chapters.runner.terminal import STATE_WORDS, bar, describe, describe_all_passed, relative
 
 HELP = "where am I: one bar per chapter, the next exercise, minutes left"
 
@@ -23,22 +23,22 @@ def run(_options) -> int:
         if own:
             progress = f"{bar(done, len(own))} {done}/{len(own)}"
             print(f"{chapter.number:>2}  {chapter.title:<{width}} {progress}")
-        lost = warning(chapter) if chapter.stub.exists() else ""
+        lost = describe_faults(chapter) if chapter.stub.exists() else ""
         if lost:
             print(f"     !! {lost}")
         for exercise in chapter.exercises if not lost else ():
             if now[exercise.id] in ("failed", "changed", "outdated", "skipped"):
                 print(f"     {exercise.id} {STATE_WORDS[now[exercise.id]]}")
-    for path in forgotten_files():
+    for path in find_forgotten_files():
         print(
             f"!! {relative(path)} has answers, and the course has no such file any more: copy them to where they "
             "belong now."
         )
     print(f"\nCopies of your answers and your progress are in {data_folder()}.")
-    left = upcoming()
+    left = find_next_exercise()
     if left is None:
         diff = "python -m chapters diff 0.1"
-        print(f"\n{all_pass(path)} `{diff}` compares yours with the reference.")
+        print(f"\n{describe_all_passed(path)} `{diff}` compares yours with the reference.")
         return 0
     of_path = "" if path == PATHS[-1] else f" of the path `{path}`"
     print(f"\nAbout {minutes} minutes of exercises{of_path} left. Next:\n")

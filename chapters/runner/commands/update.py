@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from chapters.runner.course import chapter as find
 from chapters.runner.course import chapters
-from chapters.runner.learner_file import note_origin, outdated, updated, what_became, write
+from chapters.runner.learner_file import (
+    describe_moves,
+    is_outdated,
+    move_answers,
+    note_origin,
+    write_file,
+)
 from chapters.runner.regions import read_source
 from chapters.runner.terminal import relative
 
@@ -21,16 +27,16 @@ def arguments(parser) -> None:
 
 def run(options) -> int:
     """Update one chapter's file, or every file that is older than the course."""
-    chosen = [find(options.chapter)] if options.chapter else [c for c in chapters() if outdated(c)]
+    chosen = [find(options.chapter)] if options.chapter else list(filter(is_outdated, chapters()))
     for chapter in chosen:
-        old, text = read_source(chapter.stub), updated(chapter)
+        old, text = read_source(chapter.stub), move_answers(chapter)
         if old == text:
             note_origin(chapter)
             print(f"{relative(chapter.stub)} is up to date.")
             continue
-        became = what_became(chapter, old)
+        became = describe_moves(chapter, old)
         every = [exercise.id for exercise in chapter.exercises]
-        kept = write(chapter, text, aside=every)
+        kept = write_file(chapter, text, aside=every)
         if not old.strip():
             print(f"{relative(chapter.stub)} is new; yours was empty.")
             continue

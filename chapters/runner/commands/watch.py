@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from chapters.runner.commands.check import report_exercise, show
+from chapters.runner.commands.check import print_report, report_exercise
 from chapters.runner.course import Chapter, CourseError, Exercise, select
 from chapters.runner.engine import FINE, Engine
-from chapters.runner.learner_file import keep_answers, warning
+from chapters.runner.learner_file import describe_faults, keep_answers
 from chapters.runner.states import states
 from chapters.runner.terminal import relative
 from chapters.whose_code import LEARNER
@@ -31,7 +31,7 @@ def run(options) -> int:
         seen: dict = {}
         missing = 0.0  # since when
         while True:
-            now = {path: _content(path) for path in files}
+            now = {path: _read_content(path) for path in files}
             if None in now.values():  # an editor may replace a file in two steps
                 missing = missing or time.monotonic()
                 if time.monotonic() - missing > GONE_SECONDS:
@@ -45,7 +45,7 @@ def run(options) -> int:
             if now != seen:
                 keep_answers(files.values())
                 for path in now:
-                    if now[path] != seen.get(path) and (said := warning(files[path])):
+                    if now[path] != seen.get(path) and (said := describe_faults(files[path])):
                         print(f"!! {said}")
                 seen = now
                 if _check_next(engine, chosen):
@@ -53,7 +53,7 @@ def run(options) -> int:
             time.sleep(POLL_SECONDS)
 
 
-def _content(path: Path) -> bytes | None:
+def _read_content(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError:
@@ -66,7 +66,7 @@ def _check_next(engine: Engine, chosen: list[tuple[Chapter, Exercise]]) -> bool:
         if states(chapter)[exercise.id] in FINE:
             continue
         began = time.perf_counter()
-        show(report_exercise(chapter, exercise, engine), set())
+        print_report(report_exercise(chapter, exercise, engine), set())
         print(f"  ({time.perf_counter() - began:.1f} s)", flush=True)
         if states(chapter)[exercise.id] not in FINE:
             return False

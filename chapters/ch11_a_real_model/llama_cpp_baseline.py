@@ -1,7 +1,7 @@
-"""llama.cpp on the same file: a peer of `python -m chapters bench 11`, through llama-cpp-python's low-level functions.
+"""llama.cpp on the same file: a baseline of `bench 11`, through llama-cpp-python's low-level functions.
 
 It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in what it imports needs TVM.
-`python -m chapters.ch11_a_real_model.llama_cpp_peer SOURCE TARGET` stores the weights of a GGUF file anew, as Q4_0;
+`python -m chapters.ch11_a_real_model.llama_cpp_baseline SOURCE TARGET` stores the weights of a GGUF file anew, as Q4_0;
 without arguments it prints how llama.cpp was built.
 """
 
@@ -18,7 +18,7 @@ from chapters.ch11_a_real_model.bench_inputs import (
     CONTEXT,
     LLAMA_CPP_VARIANTS,
     ROUNDED_LIMIT,
-    checked,
+    check_logits,
     read_facts,
 )
 
@@ -106,7 +106,7 @@ class Context:
             raise ValueError(f"llama_decode gave the status {status}")
 
 
-def llama_cpp_peer(name: str, path: str, threads: int) -> dict[str, tuple]:
+def llama_cpp_baseline(name: str, path: str, threads: int) -> dict[str, tuple]:
     """A prefill and a decode step of the variant `name` of LLAMA_CPP_VARIANTS."""
     weights, flash = LLAMA_CPP_VARIANTS[name]
     facts = read_facts(path)
@@ -121,7 +121,7 @@ def llama_cpp_peer(name: str, path: str, threads: int) -> dict[str, tuple]:
     return {
         f"{name} {function}": (
             call,
-            checked(call(), path, f"{weights} {function}", ROUNDED_LIMIT),
+            check_logits(call(), path, f"{weights} {function}", ROUNDED_LIMIT),
         )
         for function, call in calls.items()
     }

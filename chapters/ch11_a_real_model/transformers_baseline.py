@@ -1,4 +1,4 @@
-"""Transformers' Llama with the file's weights in PyTorch's formats: a peer of `python -m chapters bench 11`.
+"""Transformers' Llama with the file's weights in PyTorch's formats: a baseline of `python -m chapters bench 11`.
 
 It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in what it imports needs TVM.
 """
@@ -24,11 +24,11 @@ from chapters.ch11_a_real_model.bench_inputs import (
     NAMES,
     PREFILL,
     ROUNDED_LIMIT,
-    checked,
+    check_logits,
     read_facts,
     read_weights,
 )
-from chapters.kit.bench.timing import compiled_by_torch
+from chapters.kit.bench.timing import call_compiled
 
 LENGTHS = {"prefill": PREFILL, "decode": 128}  # of the cache: all of it takes part in attention
 
@@ -95,7 +95,7 @@ class AllLogits:
         return self.model(input_ids=torch.tensor([tokens])).logits[0].float().numpy()
 
 
-def transformers_peer(name: str, path: str, threads: int) -> dict[str, tuple]:
+def transformers_baseline(name: str, path: str, threads: int) -> dict[str, tuple]:
     """A prefill and a decode step of the runtime `name` of NAMES: operator by operator, or through torch.compile.
 
     torch.compile may take the weights as constants, and store them as its kernels read them.
@@ -112,7 +112,7 @@ def transformers_peer(name: str, path: str, threads: int) -> dict[str, tuple]:
         cache = StaticCache(config=model.config, max_cache_len=LENGTHS[function])
         step(model.forward, tokens[:, :CONTEXT], 0, cache)
         call = functools.partial(step, forward, given, position, cache)
-        logits = compiled_by_torch(call) if compiled else call()
-        error = checked(logits.float().numpy(), path, f"{FILE} {function}", limit)
+        logits = call_compiled(call) if compiled else call()
+        error = check_logits(logits.float().numpy(), path, f"{FILE} {function}", limit)
         found[f"{name} {function}"] = (call, error)
     return found
