@@ -19,7 +19,7 @@ import pytest
 
 from chapters.ch11_a_real_model import chat as program
 from chapters.ch11_a_real_model import recorded, your_machine
-from chapters.ch11_a_real_model.passes import PASSES, phases
+from chapters.ch11_a_real_model.passes import PASSES, chat_model, phases
 from chapters.child import patience
 from chapters.kit.chat.compiled import compile_decoder
 from chapters.kit.chat.gguf_file import read_gguf
@@ -347,18 +347,11 @@ def file():
 
 
 @pytest.fixture(scope="module")
-def target():
-    return llvm_host()["target"]
-
-
-@pytest.fixture(scope="module")
-def weights(file, target):
-    return Weights(file, read_config(file), lanes_of(target))
-
-
-@pytest.fixture(scope="module")
-def rounding(weights, target):
-    return ChatModel(compile_decoder(weights, target, phases), weights)
+def rounding(cache, file):
+    """The model as the chat runs it: loaded if the first start could keep it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FUSION_CACHE", str(cache))
+        return chat_model(file, read_config(file), False)[0]
 
 
 def one_by_one(model: ChatModel, ids: list[int]) -> np.ndarray:
@@ -367,7 +360,7 @@ def one_by_one(model: ChatModel, ids: list[int]) -> np.ndarray:
     return np.stack([model.feed([one]).copy() for one in ids])
 
 
-def test_logits_equal_numpy(file, target, weights, rounding):
+def test_logits_equal_numpy(file, rounding):
     """Without rounding within 1e-4 of the largest logit: float32 against float64 through 30 layers.
 
     With x rounded to 8 bits the logits are off by 0.25 on average, where their standard deviation is 7. llama.cpp's,
@@ -376,6 +369,8 @@ def test_logits_equal_numpy(file, target, weights, rounding):
     answer = RECORD["answers"][0]
     ids = answer["tokens"] + answer["answer"]
     expected = logits_of(file.path, ids)
+    target = llvm_host()["target"]
+    weights = Weights(file, read_config(file), lanes_of(target))
     exact = Reader(compile_decoder(weights, target, phases, True, READS), weights).all_logits(ids)
     assert np.abs(exact - expected).max() < 1e-4 * np.abs(expected).max()
     if dot_products(target):

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.ch11_a_real_model.passes import phases
+from chapters.ch11_a_real_model.explain import explain
+from chapters.ch11_a_real_model.passes import MULTIPLY, phases
 from chapters.checking.programs import kernels
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.chat.cache_layout import LANES, rope_table
@@ -282,6 +283,31 @@ def test_what_the_virtual_machine_does_between_the_kernels_of_a_step(model):
     assert called["vm.builtin.make_tuple"] == 1  # the results
     assert called["vm.builtin.reshape"] == 1  # the embedded token
     assert called["vm.builtin.alloc_tensor"] <= 12
+
+
+def test_one_weight_at_a_time_gives_the_same_logits(model, path):
+    file = read_gguf(path("Q4_1, and Q8_0 shared"))
+    weights = Weights(file, read_config(file), OWN_LANES)
+    apart = compile_decoder(weights, QUICK_HERE, partial(phases, without=MULTIPLY))
+    models = model("Q4_1, and Q8_0 shared", False), ChatModel(apart, weights)
+    found = [one.feed([3, 1, 4, 1, 5]) for one in models]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4 * np.abs(found[0]).max())
+
+
+@pytest.mark.skipif(not dot_products(QUICK_HERE), reason="products are floats on this processor")
+def test_explain_names_whose_code_made_each_kernel(model, path):
+    held = model("Q4_1, and Q8_0 shared", False)
+    table = explain(held, read_gguf(path("Q4_1, and Q8_0 shared")), held.config, False, "", 3)
+    by_name = {row[0]: row for row in table.rows}
+    products = [row for name, row in by_name.items() if "dequantize_NT_matmul" in name]
+    assert products and all(
+        row[3:] == ("ScheduleCodedProducts", products[0][4]) for row in products
+    )
+    assert products[0][4] == "the reference's (11.3, 11.4)"
+    assert by_name["fuse_add_norm_prefill"][4] == "the reference's (4)"
+    assert any("attention" in name and row[4] == "given" for name, row in by_name.items())
+    shares = [float(row[2].rstrip("%")) for row in table.rows]
+    assert 99 < sum(shares) < 101
 
 
 @pytest.mark.parametrize("target", [QUICK_HERE, DLIGHT_CUDA, WEBGPU], ids=["CPU", "CUDA", "WGSL"])
