@@ -43,7 +43,7 @@ from solutions.ch11_a_real_model.quantized import (
     FuseDequantizeTake,
 )
 from tests.kit.test_blocks import SOME_FORMS
-from tests.kit.test_coded_products import random_codes
+from tests.support.quantized import draw_quantized
 
 FUSE = [FuseDequantizeTake(), FuseDequantizeMatmul()]
 
@@ -104,7 +104,7 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("form", SOME_FORMS[::3], ids=str)
 def test_no_layer_keeps_a_float_matrix(form):
-    shared, first, second = (random_codes(form, n, K) for n in (N, 32, 16))
+    shared, first, second = (draw_quantized(form, n, K) for n in (N, 32, 16))
     net = Net(*(CodedMatrix(form, len(one.codes), K) for one in (shared, first, second)))
     inputs = {
         "numbers": nn.spec.Tensor(["s"], "int32"),

@@ -353,6 +353,8 @@ def test_pages_show_cases_of_which_a_part_was_measured(folder):
     for name in bench.TABLES:
         for what in (bench.show_results(name), results_page.draw_results(name)):
             assert "bench 8" in str(what) and "<table" in what._repr_html_()
+        drawn = results_page.draw_results(name)._repr_html_()
+        assert "<svg" in drawn or "course-bars" in drawn
     page = str(gpu_page.on_a_gpu())
     assert "not measured for want of time: float16, (8192, 8192)" in page
 
