@@ -119,8 +119,12 @@ def taken(mod: tvm.IRModule) -> bool:
 # --- numbers --------------------------------------------------------------------------------------
 
 
+# the tests below run the others, with many rows and with few
+ONLY_HERE = [name for name in EPILOGUES if name not in ("bias", "bias and residual", "silu")]
+
+
 @planted_faults.runs_here
-@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("name", ONLY_HERE)
 def test_every_epilogue_is_right_with_many_rows_and_with_few(name):
     text, exact = EPILOGUES[name]
     dtype = NARROW[list(EPILOGUES).index(name) % 2]
