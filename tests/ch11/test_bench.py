@@ -188,11 +188,7 @@ def test_the_reference_is_that_of_the_tests(tmp_path):
 # --- what was measured, as pages say it -----------------------------------------------------------
 
 
-def test_the_conversation_is_the_recorded_one(monkeypatch):
-    kept = load(recorded.NAME)["measured"]
-    said = " ".join(recorded.text().split())
-    for turn in kept["turns"]:
-        assert f"> {turn['user']} {' '.join(turn['answer'].split())} [{turn['tokens']} tok" in said
+def test_a_conversation_that_is_not_recorded_says_what_records_it(monkeypatch):
     assert all(len(line) <= recorded.WIDTH for line in recorded.text().splitlines())
     monkeypatch.setattr(recorded, "load", lambda name: None)
     assert recorded.COMMAND in recorded.text()

@@ -83,6 +83,7 @@ def test_threads_and_symbolic_extents():
     (outer,) = loop_nest(sch).body
     assert isinstance(outer, Loop) and outer.extent == "n"
     assert outer.body[0].facts == "threadIdx.x" and outer.body[0].body[0].does == "sets y"
+    assert loop_nest(sch) == loop_nest(sch.mod) == loop_nest(sch.mod["main"])
 
 
 def test_another_reduction_than_a_sum():

@@ -20,7 +20,6 @@ from chapters.kit.passes.fold_read_only_constants import FoldReadOnlyConstants, 
 from chapters.kit.passes.plan_straight_functions import PlanStraightFunctions, has_branch
 from chapters.kit.passes.planned_storage import evaluate, expression, planned, tensor_bytes
 from chapters.kit.passes.require_threads import RequireThreads
-from solutions.ch02_attach_metadata.attach_support_info import AttachPipelineParallelStages
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.ch09.test_phases import Branches
 from tests.support.compiled import run_main
@@ -344,8 +343,3 @@ def test_table_groups_and_aligns_numbers():
     assert "a&lt;b" in Table(("name", "bytes"), [("a<b", 12)])._repr_html_()
     with pytest.raises(ValueError, match="1 cells, the table 2 columns"):
         Table(("name", "bytes"), [("a",)])
-
-
-def test_a_function_has_at_least_one_stage():
-    with pytest.raises(ValueError, match="at least 1 stage"):
-        AttachPipelineParallelStages(0)
