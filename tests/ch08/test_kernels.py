@@ -25,7 +25,7 @@ from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import Access, accesses, bytes_moved, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
-from tests.support.planted_faults import needs_compiler
+from tests.support.injected_faults import needs_compiler
 
 HALF = ch8.ThreadTile(64, 64, 16, 4, 4, vector=2)
 SPILLING = "16 × 16 per thread"  # the tile of the lesson that spills

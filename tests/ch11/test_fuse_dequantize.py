@@ -48,7 +48,7 @@ from tests.support.quantized import draw_quantized
 FUSE = [FuseDequantizeTake(), FuseDequantizeMatmul()]
 
 
-def close(found: np.ndarray, exact: np.ndarray) -> None:
+def assert_close(found: np.ndarray, exact: np.ndarray) -> None:
     """Equal within 1e-5 of the largest number: sums of 64 products in float32."""
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max(), strict=False)
     assert found.shape == exact.shape
@@ -131,8 +131,8 @@ def test_no_layer_keeps_a_float_matrix(form):
     found = run(layer.fused(fused), numbers, [arrays[name] for name, _ in parameters])
     shared, first, second = (one.floats().astype("float64") for one in (shared, first, second))
     x = shared[np.clip(numbers, 0, N - 1)]
-    close(found[0], x @ np.concatenate([first, second]).T)
-    close(found[1], x @ shared.T)
+    assert_close(found[0], x @ np.concatenate([first, second]).T)
+    assert_close(found[1], x @ shared.T)
 
 
 def test_functions_of_another_compiler_stay():

@@ -125,12 +125,12 @@ def test_a_conversation_of_several_turns_that_ctrl_c_does_not_end(cache, termina
     assert int(re.search(r"for (\d+) tokens to read", chat.after)[1]) < 100
     chat.expect("> ")
     chat.sendeof()
-    chat.expect(chat_ends())
+    chat.expect(end_of_output())
     chat.close()
     assert chat.exitstatus == 0
 
 
-def chat_ends():
+def end_of_output():
     import pexpect
 
     return pexpect.EOF
@@ -141,7 +141,7 @@ def test_ctrl_c_ends_a_single_answer_and_says_so_to_the_shell(cache, terminal):
     chat.expect(r" in [\d.]+ s\r\n")
     chat.expect(r"\w+ \w+ \w+ \w+ \w+")
     chat.sendintr()
-    chat.expect(chat_ends())
+    chat.expect(end_of_output())
     chat.close()
     assert " …" in chat.before and chat.exitstatus == program.INTERRUPTED
 
@@ -153,7 +153,7 @@ def test_ctrl_c_while_the_model_is_compiled_is_one_sentence(tmp_path, terminal):
         chat.expect("compiled by", timeout=1.5)
     chat.sendintr()
     chat.expect("Stopped before the model was ready.")
-    chat.expect(chat_ends())
+    chat.expect(end_of_output())
     chat.close()
     assert "Traceback" not in chat.before and chat.exitstatus == program.INTERRUPTED
     assert not list((tmp_path / "compiled").iterdir())
@@ -249,7 +249,7 @@ def test_a_conversation_is_recorded(real_model, monkeypatch):
 # --- the options, and what is said before the first answer --------------------------------------------------
 
 
-def options(**changed) -> SimpleNamespace:
+def make_options(**changed) -> SimpleNamespace:
     defaults = {"prompt": "Hi", "threads": None, "gguf": None, "temperature": 0.0, "seed": 0}
     defaults |= {"context": command.LONGEST, "exact": False, "device": None, "remote": None}
     defaults |= {"without": "", "explain": False}
@@ -260,7 +260,7 @@ def test_temperature_and_seed_choose_the_answer(cache, model, monkeypatch):
     monkeypatch.setenv("FUSION_CACHE", str(cache))
 
     def answer(**changed) -> str:
-        chat = program.start(options(gguf=model, **changed))
+        chat = program.start(make_options(gguf=model, **changed))
         with chat.renderer:
             ids, _ = chat.prompt("Write a poem.")
             pieces = chat.answer(ids)
@@ -273,13 +273,13 @@ def test_temperature_and_seed_choose_the_answer(cache, model, monkeypatch):
 def test_threads_are_those_that_tvm_starts(monkeypatch):
     monkeypatch.setenv("TVM_NUM_THREADS", "7")
     monkeypatch.setattr(program, "run", lambda _: int(os.environ["TVM_NUM_THREADS"]))
-    assert command.run(options(threads=1)) == 1 and command.run(options()) == 1
+    assert command.run(make_options(threads=1)) == 1 and command.run(make_options()) == 1
 
 
 def test_more_threads_than_processors_are_refused():
     """They would wait for each other, each keeping a processor busy: an answer then takes minutes."""
     with pytest.raises(ValueError, match=f"N is at most {processors()} here"):
-        program.run(options(threads=processors() + 1))
+        program.run(make_options(threads=processors() + 1))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_more_threads_than_processors_are_refused():
 )  # fmt: skip
 def test_whose_passes_compiled_the_model_is_said(by, kept, said, model, monkeypatch, capsys):
     monkeypatch.setattr(program, "chat_model", lambda *_: (None, by, kept))
-    program.start(options(gguf=model))
+    program.start(make_options(gguf=model))
     assert said in capsys.readouterr().err
 
 

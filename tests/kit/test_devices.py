@@ -371,11 +371,11 @@ def test_a_chat_is_compiled_for_a_gpu(decoder, monkeypatch, tmp_path):
 def test_a_chat_on_a_device_gives_the_same_logits(decoder, where, request):
     at = "" if where == "here" else request.getfixturevalue("server").address
     there = open_device("llvm", at)
-    from tests.kit.test_chat_model import Reference, conversation
+    from tests.kit.test_chat_model import Reference, hold_conversation
 
     weights, compiled = decoder(there.target)
     model = ModelOnDevice(compiled, weights, there)
-    for found, exact in conversation(model, Reference(weights.file.path)):
+    for found, exact in hold_conversation(model, Reference(weights.file.path)):
         np.testing.assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
     with pytest.raises(ValueError, match="fit into the context"):
         model.feed([1])

@@ -23,7 +23,7 @@ from chapters.kit.gpu.limits import LEAST_BLOCK_SHARED_BYTES, block_shared_bytes
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
-from tests.support.planted_faults import needs_compiler, source_of
+from tests.support.injected_faults import needs_compiler, source_of
 
 # (arch, threads per block, registers, shared bytes, blocks that are resident): by hand, the hard cases first
 BY_HAND = [

@@ -48,7 +48,7 @@ def own(x: (4, 6)):
 by_view = pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
 
 
-def updates(view) -> tvm.IRModule:
+def update_of_view(view) -> tvm.IRModule:
     """main(x) = x + double(view(x)), the update in place."""
     builder = relax.BlockBuilder()
     double = builder.add_func(DOUBLE["double"], "double")
@@ -62,7 +62,7 @@ def updates(view) -> tvm.IRModule:
     return builder.get()
 
 
-def multiple(mod: tvm.IRModule) -> np.ndarray:
+def multiple_of_argument(mod: tvm.IRModule) -> np.ndarray:
     """What `main` computes, as a multiple of its argument."""
     x = np.random.default_rng(0).uniform(1, 2, SHAPE).astype("float32")
     return run_main(mod, x, target=QUICK) / x
@@ -82,21 +82,21 @@ def test_a_packed_function_that_updates_is_given_a_copy(view):
         call = relax.op.call_inplace_packed("tests.double_in_place", builder.emit(view(x)), **how)
         builder.emit_func_output(builder.emit(relax.op.add(x, builder.emit(call))))
     mod = builder.get()
-    assert np.allclose(multiple(mod), 3, rtol=1e-6)
+    assert np.allclose(multiple_of_argument(mod), 3, rtol=1e-6)
     assert COPY in CopyOperandsBeforeInPlace()(mod).script()
 
 
 @by_view
 def test_the_pipeline_keeps_what_is_viewed(view):
-    mod = updates(view)
+    mod = update_of_view(view)
     before = mod.script()
-    assert np.allclose(multiple(mod), 3, rtol=1e-6)
+    assert np.allclose(multiple_of_argument(mod), 3, rtol=1e-6)
     assert mod.script() == before
 
 
 def test_what_has_memory_of_its_own_is_not_copied():
     assert CopyOperandsBeforeInPlace()(DOUBLE).same_as(DOUBLE)
-    assert COPY in CopyOperandsBeforeInPlace()(updates(VIEWS["a reshape"])).script()
+    assert COPY in CopyOperandsBeforeInPlace()(update_of_view(VIEWS["a reshape"])).script()
 
 
 # --- constants -------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def main(choose: ("bool",), x: (4,)) -> R.Tensor((4,), "float32"):
 PIPELINE = fusion_pipeline(QUICK)
 
 
-def compiled(mod: tvm.IRModule):
+def compile_main(mod: tvm.IRModule):
     """main of `mod`, on NumPy arrays, as a list."""
     vm = relax.VirtualMachine(tvm.compile(mod, QUICK, relax_pipeline=PIPELINE), tvm.cpu())
     return lambda *arrays: vm["main"](*map(tvm.runtime.tensor, arrays)).numpy().tolist()
@@ -151,12 +151,12 @@ def test_what_nothing_reads_is_removed():
     passes = [*lower, FoldReadOnlyConstants(), relax.transform.FuseOps()]
     mod = tvm.transform.Sequential(passes)(UNUSED_IN_A_BRANCH)
     assert not [name for name in mod.get_global_vars() if "tanh" in name.name_hint]
-    main, x = compiled(UNUSED_IN_A_BRANCH), np.ones(4, "float32")
+    main, x = compile_main(UNUSED_IN_A_BRANCH), np.ones(4, "float32")
     assert [main(np.array(choose), x) for choose in (True, False)] == [[0.0] * 4, [3.0] * 4]
 
 
 def test_each_run_starts_from_the_constant():
-    main = compiled(COUNTS)
+    main = compile_main(COUNTS)
     assert [main(np.zeros(4, "float32")) for _ in range(3)] == [[1.0] * 4] * 3
 
 
@@ -191,7 +191,7 @@ def main(x: (4, 6){parameter}):
     )
     x = np.arange(24, dtype="float32").reshape(4, 6)
     others = [np.zeros(given, "float32")] if len(given) == 2 else map(np.array, given)
-    assert compiled(mod)(x, *others) == x.reshape(8, 3).tolist()
+    assert compile_main(mod)(x, *others) == x.reshape(8, 3).tolist()
 
 
 # --- memory of functions with a branch -------------------------------------------------------------
@@ -261,7 +261,7 @@ def launched(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
     y[i] = x[i]
 
 
-def calling(func: tirx.PrimFunc) -> tvm.IRModule:
+def module_that_calls(func: tirx.PrimFunc) -> tvm.IRModule:
     """A module whose main calls `func`, under the name "copies"."""
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType([4], "float32"))
     with builder.function("main", [x]):
@@ -273,12 +273,12 @@ def calling(func: tirx.PrimFunc) -> tvm.IRModule:
 @pytest.mark.parametrize("func", [loops, threads_and_loops, as_many_threads_as_an_element_says])
 def test_access_from_the_host_is_refused(func):
     with pytest.raises(ValueError, match=r"^copies cannot be compiled for a GPU: it accesses"):
-        tvm.compile(calling(func), CUDA, relax_pipeline=fusion_pipeline(CUDA))
+        tvm.compile(module_that_calls(func), CUDA, relax_pipeline=fusion_pipeline(CUDA))
 
 
 @pytest.mark.parametrize("func", [threads, launched])
 def test_access_from_threads_is_not(func):
-    mod = calling(func)
+    mod = module_that_calls(func)
     assert tvm_ffi.structural_equal(RequireThreads()(mod), mod)
 
 

@@ -28,8 +28,8 @@ from chapters.kit.quantized.dequantize import kernel
 from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined
+from tests.support.injected_faults import needs_compiler, runs_here
 from tests.support.orders import every_order
-from tests.support.planted_faults import needs_compiler, runs_here
 from tests.support.quantized import (
     M,
     assert_close,
@@ -64,16 +64,16 @@ each_target = pytest.mark.parametrize("target", [DLIGHT_CUDA, WEBGPU], ids=["CUD
 
 
 @cache
-def program(func: tirx.PrimFunc, target: Target) -> HostProgram:
+def host_program(func: tirx.PrimFunc, target: Target) -> HostProgram:
     return HostProgram(func, target)
 
 
-def text(func: tirx.PrimFunc, target: Target) -> str:
+def device_source(func: tirx.PrimFunc, target: Target) -> str:
     """The device code of `func`."""
-    return "".join(kernel.source for kernel in program(func, target).kernels.values())
+    return "".join(kernel.source for kernel in host_program(func, target).kernels.values())
 
 
-def no_floats_of_the_matrix(func: tirx.PrimFunc, target: Target, size: int) -> bool:
+def keeps_no_float_matrix(func: tirx.PrimFunc, target: Target, size: int) -> bool:
     """Whether no array of global memory, and none that the text declares, has room for `size` floats."""
     buffers = {var for var in nodes(func, tirx.Var) if tirx.is_buffer_var(var)}
     for buffer in buffers:
@@ -81,8 +81,8 @@ def no_floats_of_the_matrix(func: tirx.PrimFunc, target: Target, size: int) -> b
         extents = [int(n) for n in buffer.shape if isinstance(n, tirx.IntImm)]
         if is_global and str(buffer.dtype) == "float32":
             assert prod(extents) < size, f"{buffer} holds {extents}"
-    in_cuda = re.findall(r"\w+_ptr\[(\d+)\];", text(func, target))
-    in_wgsl = re.findall(r"array<\w+, (\d+)>", text(func, target))
+    in_cuda = re.findall(r"\w+_ptr\[(\d+)\];", device_source(func, target))
+    in_wgsl = re.findall(r"array<\w+, (\d+)>", device_source(func, target))
     declared = [int(number) for number in in_cuda + in_wgsl]
     return max(declared, default=0) < size
 
@@ -110,19 +110,19 @@ def name_of(value) -> str:
     return value.__name__ if callable(value) else str(value)
 
 
-def check(form: Form, rows: tuple, behind, engine: str, n: int, k: int) -> tirx.PrimFunc:
+def check_numbers(form: Form, rows: tuple, behind, engine: str, n: int, k: int) -> tirx.PrimFunc:
     """The kernel of one product, after its numbers are compared as an engine of ENGINES gives them."""
     target, run = ENGINES[engine]
     if engine == "CUDA, first thread first" and rows == (3,):
         run = every_order
     func = schedule(quantized_matmul(form, rows, n=n, k=k, behind=behind), target)
-    assert "tirx.is_scheduled" in func.attrs and len(program(func, target).kernels) == 1
+    assert "tirx.is_scheduled" in func.attrs and len(host_program(func, target).kernels) == 1
     rows = [9 if one is M else one for one in rows]
     matrix = draw_quantized(form, n, k)
     x = draw_rows(*rows, k) / np.float32(64)  # so that the results are about 1
     others = [draw_rows(n), draw_rows(*rows, n), draw_rows(*rows, n)] if behind else []
     out = np.full((*rows, n), np.nan, "float32")
-    program(func, target).run(run, [*pack(matrix, form), x, *others, out])
+    host_program(func, target).run(run, [*pack(matrix, form), x, *others, out])
     exact = x.astype("float64") @ matrix.floats().astype("float64").T
     if behind:
         bias, gate, residual = others
@@ -136,8 +136,8 @@ def check(form: Form, rows: tuple, behind, engine: str, n: int, k: int) -> tirx.
 @pytest.mark.parametrize(("kind", "rows", "behind"), PRODUCTS, ids=name_of)
 def test_a_product(kind, rows, behind, engine):
     target, n, k = ENGINES[engine][0], 96, 160
-    func = check(FORMS[kind], rows, behind, engine, n, k)
-    assert no_floats_of_the_matrix(func, target, n * k)
+    func = check_numbers(FORMS[kind], rows, behind, engine, n, k)
+    assert keeps_no_float_matrix(func, target, n * k)
 
 
 @each_engine
@@ -146,7 +146,7 @@ def test_a_product(kind, rows, behind, engine):
 def test_a_row_that_threads_cannot_share(group, bits, lanes, rows, engine):
     """An odd number of words per row, or of threads per panel: one thread adds up a whole row."""
     form = Form(bits, group, bits == 4, "float16", lanes)
-    check(form, rows, None, engine, n=lanes * 3, k=group * 3)
+    check_numbers(form, rows, None, engine, n=lanes * 3, k=group * 3)
 
 
 @each_engine
@@ -160,7 +160,7 @@ def test_a_residual_that_is_x(engine):
     both = joined(kernel(form, (n, n)), te.create_prim_func([w, x, out], "int64"))
     matrix, given = draw_quantized(form, n, n), draw_rows(1, n)
     result = np.full((1, n), np.nan, "float32")
-    program(schedule(both, target), target).run(run, [*pack(matrix, form), given, result])
+    host_program(schedule(both, target), target).run(run, [*pack(matrix, form), given, result])
     assert_close(result, given + given.astype("float64") @ matrix.floats().astype("float64").T)
 
 
@@ -170,8 +170,8 @@ def test_a_result_of_other_sums_gets_the_fallback(rows, target):
     """Its sums go through memory, from one kernel to the next; the floats of the matrix do not."""
     n, k = 96, 160
     func = schedule(quantized_matmul(FORMS["Q4_1"], rows, n=n, k=k, behind=halves), target)
-    assert len(program(func, target).kernels) == 2
-    assert no_floats_of_the_matrix(func, target, n * k)
+    assert len(host_program(func, target).kernels) == 2
+    assert keeps_no_float_matrix(func, target, n * k)
 
 
 def test_other_kernels_stay():
@@ -222,6 +222,6 @@ def test_nothing_spills(kind, rows, arch):
     func = schedule(
         quantized_matmul(FORMS[kind], (rows,), n=2048, k=2048, behind=gated_epilogue), target
     )
-    used = resources(text(func, target), arch)
+    used = resources(device_source(func, target), arch)
     assert 0 < used.registers <= 64
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0

@@ -77,18 +77,18 @@ def buffers(func: tirx.PrimFunc) -> list[tirx.Buffer]:
     return [buffer for buffer in found if buffer not in func.params]
 
 
-def rounds(func: tirx.PrimFunc) -> bool:
+def rounds_x(func: tirx.PrimFunc) -> bool:
     """Whether a kernel stores x in 8 bits."""
     return any(str(buffer.dtype) == "int8" for buffer in buffers(func))
 
 
-def scheduled(func: tirx.PrimFunc, exact: bool, target: Target = QUICK_HERE) -> tirx.PrimFunc:
+def schedule_kernel(func: tirx.PrimFunc, exact: bool, target: Target = QUICK_HERE) -> tirx.PrimFunc:
     """`func` after its schedule, in which no buffer holds the floats of the matrix."""
     parts = coded_product(func)
     found = schedule(func, target, multiply_codes, exact)
     assert "tirx.is_scheduled" in found.attrs
     dots = dot_products(target)
-    assert rounds(found) is (not exact and bool(dots) and dots.lanes == parts.form.lanes)
+    assert rounds_x(found) is (not exact and bool(dots) and dots.lanes == parts.form.lanes)
     floats = prod(int(extent) for extent in parts.weights.shape)
     for buffer in buffers(found):
         shape = [int(one) for one in buffer.shape if isinstance(one, tirx.IntImm)]
@@ -96,7 +96,7 @@ def scheduled(func: tirx.PrimFunc, exact: bool, target: Target = QUICK_HERE) -> 
     return found
 
 
-def compiled(kernels: dict[object, tirx.PrimFunc], target: Target = QUICK_HERE) -> dict:
+def compile_kernels(kernels: dict[object, tirx.PrimFunc], target: Target = QUICK_HERE) -> dict:
     """The functions of `kernels`, compiled together."""
     names = {key: f"kernel{at}" for at, key in enumerate(kernels)}
     mod = {names[key]: one.with_attr("global_symbol", names[key]) for key, one in kernels.items()}
@@ -104,7 +104,9 @@ def compiled(kernels: dict[object, tirx.PrimFunc], target: Target = QUICK_HERE) 
     return {key: built[name] for key, name in names.items()}
 
 
-def run(function, matrix: Codes, form: Form, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+def run_guarded(
+    function, matrix: Codes, form: Form, x: np.ndarray, *others: np.ndarray
+) -> np.ndarray:
     """What a kernel writes into an array of NaN. It writes into no other array, nor beside one."""
     shape = (*x.shape[:-1], len(matrix.codes))
     inputs = [*pack(matrix, form), x, *others]
@@ -116,7 +118,7 @@ def run(function, matrix: Codes, form: Form, x: np.ndarray, *others: np.ndarray)
     return guarded[-1].array
 
 
-def whole(group: int, *shape: int) -> np.ndarray:
+def draw_representable(group: int, *shape: int) -> np.ndarray:
     """x whose elements 8 bits represent: integers times a power of two, the largest of each group 127 or -127."""
     random = np.random.default_rng(sum(shape))
     integers = random.integers(-127, 128, (*shape[:-1], shape[-1] // group, group))
@@ -126,11 +128,11 @@ def whole(group: int, *shape: int) -> np.ndarray:
     return (integers * powers).reshape(shape).astype("float32")
 
 
-def product(x: np.ndarray, matrix: Codes) -> np.ndarray:
+def multiply_exactly(x: np.ndarray, matrix: Codes) -> np.ndarray:
     return x.astype("float64") @ matrix.floats().astype("float64").T
 
 
-def rounding(x: np.ndarray, matrix: Codes) -> np.ndarray:
+def bound_rounding(x: np.ndarray, matrix: Codes) -> np.ndarray:
     """How far 8 bits for x may move each result: an element by half a step, 1/127 of the largest one of its group.
 
     A group whose elements are all below 1e-30 counts as zeros.
@@ -142,20 +144,20 @@ def rounding(x: np.ndarray, matrix: Codes) -> np.ndarray:
     return off @ np.abs(matrix.floats().astype("float64")).T
 
 
-def check(function, form: Form, matrix: Codes, rows: tuple, exact: bool) -> None:
+def check_numbers(function, form: Form, matrix: Codes, rows: tuple, exact: bool) -> None:
     """The numbers of a kernel: for x that 8 bits represent, and for any x within what rounding it explains."""
     shape = (*rows, matrix.codes.shape[1])
-    x = whole(form.group, *shape)
-    assert_close(run(function, matrix, form, x), product(x, matrix))
+    x = draw_representable(form.group, *shape)
+    assert_close(run_guarded(function, matrix, form, x), multiply_exactly(x, matrix))
     x = draw_rows(*shape)
-    found = run(function, matrix, form, x)
-    assert_close(found, product(x, matrix), 0.0 if exact else rounding(x, matrix))
+    found = run_guarded(function, matrix, form, x)
+    assert_close(found, multiply_exactly(x, matrix), 0.0 if exact else bound_rounding(x, matrix))
 
 
 # --- on this machine ------------------------------------------------------------------------------
 
 
-def cases(shapes: list[tuple]) -> list:
+def list_cases(shapes: list[tuple]) -> list:
     """(rows, kind, exact) for a test."""
     return [
         pytest.param(
@@ -169,54 +171,60 @@ def cases(shapes: list[tuple]) -> list:
 
 
 @cache
-def on_this_machine(kind: str, exact: bool) -> dict:
+def compile_here(kind: str, exact: bool) -> dict:
     """(rows, what is behind the sums or None) -> the compiled kernel, for one form."""
     wanted = [(one, None) for one in SHAPES] + [(one, gated_epilogue) for one in WITH_EPILOGUE]
-    return compiled(
+    return compile_kernels(
         {
-            (rows, behind): scheduled(quantized_matmul(FORMS[kind], rows, behind=behind), exact)
+            (rows, behind): schedule_kernel(
+                quantized_matmul(FORMS[kind], rows, behind=behind), exact
+            )
             for rows, behind in wanted
             if kind in ALL_SHAPES or rows in FEW_SHAPES
         }
     )
 
 
-def concrete(rows: tuple) -> list[tuple]:
+def concrete_shapes(rows: tuple) -> list[tuple]:
     """The shapes with which a kernel for `rows` runs."""
     if M not in rows:
         return [rows]
     return [tuple(m if one is M else one for one in rows) for m in (1, 13)]
 
 
-@pytest.mark.parametrize(("rows", "kind", "exact"), cases(SHAPES))
+@pytest.mark.parametrize(("rows", "kind", "exact"), list_cases(SHAPES))
 def test_a_product(rows, kind, exact):
-    form, function = FORMS[kind], on_this_machine(kind, exact)[rows, None]
-    for shape in concrete(rows):
-        check(function, form, draw_quantized(form), shape, exact)
+    form, function = FORMS[kind], compile_here(kind, exact)[rows, None]
+    for shape in concrete_shapes(rows):
+        check_numbers(function, form, draw_quantized(form), shape, exact)
 
 
-@pytest.mark.parametrize(("rows", "kind", "exact"), cases(WITH_EPILOGUE))
+@pytest.mark.parametrize(("rows", "kind", "exact"), list_cases(WITH_EPILOGUE))
 def test_an_epilogue_is_computed_from_the_sums(rows, kind, exact):
-    form, function = FORMS[kind], on_this_machine(kind, exact)[rows, gated_epilogue]
+    form, function = FORMS[kind], compile_here(kind, exact)[rows, gated_epilogue]
     matrix = draw_quantized(form)
-    for shape in concrete(rows):
-        x = whole(form.group, *shape, K) / np.float32(64)  # so that the results are about 1
+    for shape in concrete_shapes(rows):
+        x = draw_representable(form.group, *shape, K) / np.float32(
+            64
+        )  # so that the results are about 1
         bias, gate, residual = (
             draw_rows(N),
             draw_rows(*shape, N),
             draw_rows(*shape, N) + np.float32(1),
         )
-        found = run(function, matrix, form, x, bias, gate, residual)
-        y = product(x, matrix) + bias
+        found = run_guarded(function, matrix, form, x, bias, gate, residual)
+        y = multiply_exactly(x, matrix) + bias
         assert_close(found, y / (1 + np.exp(-y)) * gate + residual)
 
 
 def test_an_empty_x_has_no_results():
     """A symbolic number of rows may be 0."""
     for exact in (True, False):
-        function = on_this_machine("Q4_1", exact)[(M,), None]
+        function = compile_here("Q4_1", exact)[(M,), None]
         form = FORMS["Q4_1"]
-        assert run(function, draw_quantized(form), form, np.zeros((0, K), "float32")).size == 0
+        assert (
+            run_guarded(function, draw_quantized(form), form, np.zeros((0, K), "float32")).size == 0
+        )
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["floats", "bytes"])
@@ -227,11 +235,11 @@ def test_a_matrix_that_several_threads_multiply(kind, exact):
     matrix = draw_quantized(form, n, k)
     here = Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})  # optimized
     kernels = {
-        rows: scheduled(quantized_matmul(form, rows, n=n, k=k), exact, here)
+        rows: schedule_kernel(quantized_matmul(form, rows, n=n, k=k), exact, here)
         for rows in [(1,), (1, M)]
     }
-    for rows, function in compiled(kernels, here).items():
-        check(function, form, matrix, concrete(rows)[-1], exact)
+    for rows, function in compile_kernels(kernels, here).items():
+        check_numbers(function, form, matrix, concrete_shapes(rows)[-1], exact)
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
@@ -241,22 +249,26 @@ def test_a_form_with_other_lanes_is_multiplied_in_floats(kind, lanes):
     if HERE and lanes == HERE.lanes:
         pytest.skip("this processor's own number of lanes")
     form, n = forms(lanes)[kind], 5 * lanes
-    kernels = {rows: scheduled(quantized_matmul(form, rows, n=n), False) for rows in [(9,), (1, M)]}
-    for rows, function in compiled(kernels).items():
-        for shape in concrete(rows):
-            check(function, form, draw_quantized(form, n), shape, exact=True)
+    kernels = {
+        rows: schedule_kernel(quantized_matmul(form, rows, n=n), False) for rows in [(9,), (1, M)]
+    }
+    for rows, function in compile_kernels(kernels).items():
+        for shape in concrete_shapes(rows):
+            check_numbers(function, form, draw_quantized(form, n), shape, exact=True)
 
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_each_element_is_rounded_to_the_nearest_step(kind):
     """Each row of the matrix has one weight that is not 0, so no error of one element hides that of another."""
-    form, function = FORMS[kind], on_this_machine(kind, False)[(9,), None]
+    form, function = FORMS[kind], compile_here(kind, False)[(9,), None]
     scales = np.full((N, K // form.group), 0.5, form.scale)
     codes = np.full((N, K), 0 if form.has_minimum else form.zero, "u1")
     codes[range(N), np.arange(N) * 2 + 1] += 5
     matrix = Codes(form.bits, codes, scales, scales * 0 if form.has_minimum else None)
     x = draw_rows(9, K)
-    error = np.abs(run(function, matrix, form, x) - product(x, matrix)) / rounding(x, matrix)
+    error = np.abs(
+        run_guarded(function, matrix, form, x) - multiply_exactly(x, matrix)
+    ) / bound_rounding(x, matrix)
     assert error.max() <= 1 + 1e-4
     if HERE:
         assert error.max() >= 0.9  # x is rounded, and no finer than `rounding` says
@@ -289,7 +301,7 @@ UNUSUAL = {
 @pytest.mark.parametrize("rows", [9, M], ids=name_of)
 def test_an_unusual_row_has_no_influence_on_the_others(rows, kind, exact):
     """All rows of UNUSUAL and usual ones between them, 9 at a time."""
-    form, function = FORMS[kind], on_this_machine(kind, exact)[(rows,), None]
+    form, function = FORMS[kind], compile_here(kind, exact)[(rows,), None]
     matrix = draw_quantized(form)
     names = [one for name in UNUSUAL for one in (name, "usual")]
     names += ["usual"] * (-len(names) % 9)
@@ -297,7 +309,7 @@ def test_an_unusual_row_has_no_influence_on_the_others(rows, kind, exact):
         x, some = draw_rows(9, K), names[first : first + 9]
         for row, name in zip(x, some, strict=True):
             UNUSUAL.get(name, lambda row: None)(row)
-        found = run(function, matrix, form, x)
+        found = run_guarded(function, matrix, form, x)
         for row, name, y in zip(x, some, found, strict=True):
             if "NaN" in name:
                 assert np.isnan(y).all(), name
@@ -305,8 +317,8 @@ def test_an_unusual_row_has_no_influence_on_the_others(rows, kind, exact):
                 assert not np.isfinite(y).any(), name
             else:
                 # products of subnormal numbers are rounded to multiples of the smallest
-                more = 0.0 if exact else rounding(row, matrix)
-                assert_close(y, product(row, matrix), more + K * 255 * SMALLEST)
+                more = 0.0 if exact else bound_rounding(row, matrix)
+                assert_close(y, multiply_exactly(row, matrix), more + K * 255 * SMALLEST)
 
 
 # --- the instructions of each processor -----------------------------------------------------------
@@ -346,7 +358,9 @@ def test_the_instruction_is_in_the_assembly(name, kind):
     lanes, four, eight = EXPECTED[name]
     assert dot_products(target).lanes == lanes
     form = forms(lanes)[kind]
-    func = scheduled(quantized_matmul(form, (1,)), False, target).with_attr("global_symbol", "main")
+    func = schedule_kernel(quantized_matmul(form, (1,)), False, target).with_attr(
+        "global_symbol", "main"
+    )
     lines = tvm.compile(func, target).mod.inspect_source("asm").splitlines()
     instruction, *others = four if form.bits == 4 else eight
     found = [line for line in lines if instruction in line]
@@ -378,7 +392,7 @@ RUN = {
 
 
 @cache
-def on(name: str) -> tuple[dict[str, Form], dict]:
+def compile_for(name: str) -> tuple[dict[str, Form], dict]:
     """The forms for a target of RUN, and its compiled kernels, which this machine can run."""
     features, attributes = RUN[name]
     if not runs_here(*features):
@@ -387,21 +401,23 @@ def on(name: str) -> tuple[dict[str, Form], dict]:
     dots = dot_products(target)
     own = forms(dots.lanes if dots else 16)
     kernels = {
-        (kind, rows): scheduled(quantized_matmul(form, rows), False, target)
+        (kind, rows): schedule_kernel(quantized_matmul(form, rows), False, target)
         for kind, form in own.items()
         for rows in [(9,), (1, M)]
     }
-    return own, compiled(kernels, target)
+    return own, compile_kernels(kernels, target)
 
 
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("name", RUN)
 def test_the_numbers_of_other_processors(name, kind):
-    own, kernels = on(name)
+    own, kernels = compile_for(name)
     for rows in [(9,), (1, M)]:
-        for shape in concrete(rows):
+        for shape in concrete_shapes(rows):
             function = kernels[kind, rows]
-            check(function, own[kind], draw_quantized(own[kind]), shape, exact=name == "x86-64")
+            check_numbers(
+                function, own[kind], draw_quantized(own[kind]), shape, exact=name == "x86-64"
+            )
 
 
 @pytest.mark.parametrize("kind", FORMS)
@@ -409,9 +425,9 @@ def test_the_numbers_of_other_processors(name, kind):
 def test_the_largest_sums_do_not_overflow(name, kind):
     """All codes are the largest, and x is 127 and -127 in groups: the largest sums of products there can be."""
     if name == "here":
-        form, function = FORMS[kind], on_this_machine(kind, False)[(9,), None]
+        form, function = FORMS[kind], compile_here(kind, False)[(9,), None]
     else:
-        own, kernels = on(name)
+        own, kernels = compile_for(name)
         form, function = own[kind], kernels[kind, (9,)]
     largest = np.full((N, K), (1 << form.bits) - 1, "u1")
     scales = np.ones((N, K // form.group), form.scale)
@@ -420,9 +436,9 @@ def test_the_largest_sums_do_not_overflow(name, kind):
         x = np.full((9, K), 127, "float32")
         x[1::2] *= -1
         x[2::3, : K // 2] *= -1
-        found = run(function, matrix, form, x)
+        found = run_guarded(function, matrix, form, x)
         assert_close(
-            found, product(x, matrix), 1e-3
+            found, multiply_exactly(x, matrix), 1e-3
         )  # where the sum is 0, its parts are up to 10**6
 
 
@@ -459,16 +475,16 @@ def without_sdot(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def test_the_numbers_of_sdot(kind):
     """The kernels for ARM, with sdot spelled out, on any processor."""
     target, form = target_of("cortex-a76"), forms(4)[kind]
-    function = compiled({0: without_sdot(scheduled(quantized_matmul(form, (3,)), False, target))})[
-        0
-    ]
-    check(function, form, draw_quantized(form), (3,), exact=False)
+    function = compile_kernels(
+        {0: without_sdot(schedule_kernel(quantized_matmul(form, (3,)), False, target))}
+    )[0]
+    check_numbers(function, form, draw_quantized(form), (3,), exact=False)
 
 
 # --- kernels that stay ----------------------------------------------------------------------------
 
 
-def behind_sums(element: Callable) -> tirx.PrimFunc:
+def with_block_behind(element: Callable) -> tirx.PrimFunc:
     """A square product with one block behind it, whose element (i, j) is element(y, w, i, j)."""
 
     def behind(y, bias, gate, residual, w):
@@ -498,12 +514,12 @@ def padded(y, *_) -> te.Tensor:
     )
 
 
-def plain() -> tirx.PrimFunc:
+def float_matmul() -> tirx.PrimFunc:
     w, x = (te.placeholder(int64s((n, K)), name=name) for n, name in ((N, "w"), (3, "x")))
     return te.create_prim_func([w, x, nt_matmul(w, x, "float32")], "int64")
 
 
-def floats_returned() -> tirx.PrimFunc:
+def matmul_that_returns_floats() -> tirx.PrimFunc:
     func = quantized_matmul(FORMS["Q4_1"], (3,))
     root = func.body.block
     (weights,) = root.alloc_buffers
@@ -512,13 +528,17 @@ def floats_returned() -> tirx.PrimFunc:
 
 
 KEPT = {
-    "the epilogue reads the floats": lambda: behind_sums(lambda y, w, i, j: y[i, j] + w[j, 0]),
-    "the epilogue reads the transposed": lambda: behind_sums(lambda y, w, i, j: y[j, i]),
-    "the epilogue reads the next row": lambda: behind_sums(lambda y, w, i, j: y[(i + 1) % N, j]),
-    "the epilogue reads two sums": lambda: behind_sums(lambda y, w, i, j: y[i, j] + y[i, 0]),
+    "the epilogue reads the floats": lambda: with_block_behind(
+        lambda y, w, i, j: y[i, j] + w[j, 0]
+    ),
+    "the epilogue reads the transposed": lambda: with_block_behind(lambda y, w, i, j: y[j, i]),
+    "the epilogue reads the next row": lambda: with_block_behind(
+        lambda y, w, i, j: y[(i + 1) % N, j]
+    ),
+    "the epilogue reads two sums": lambda: with_block_behind(lambda y, w, i, j: y[i, j] + y[i, 0]),
     "the epilogue is a sum": lambda: quantized_matmul(FORMS["Q4_1"], (3,), behind=summed),
-    "the floats are a result": floats_returned,
-    "the matrix is in floats": plain,
+    "the floats are a result": matmul_that_returns_floats,
+    "the matrix is in floats": float_matmul,
     "only the matrix is unpacked": lambda: kernel(FORMS["Q4_1"], (N, K)),
     # it cannot run on the tiles of the sums: the rest would be computed nowhere
     "the result has more columns": lambda: quantized_matmul(FORMS["Q4_1"], (9,), behind=padded),
@@ -543,9 +563,9 @@ def test_other_dtypes_are_multiplied_as_floats(dtypes):
         kernel(form, (N, K)), te.create_prim_func([w, x, nt_matmul(w, x, dtype)], "int64")
     )
     func = schedule(func, QUICK_HERE, multiply_codes, exact=False)
-    assert not rounds(func)
-    matrix, given = draw_quantized(form), whole(32, 3, K).astype(x_dtype)
+    assert not rounds_x(func)
+    matrix, given = draw_quantized(form), draw_representable(32, 3, K).astype(x_dtype)
     out = tvm.runtime.tensor(np.full((3, N), np.nan, dtype))
     arrays = [*pack(matrix, form), given]
-    compiled({0: func})[0](*map(tvm.runtime.tensor, arrays), out)
-    assert_close(out.numpy().astype("float32"), product(given, matrix))
+    compile_kernels({0: func})[0](*map(tvm.runtime.tensor, arrays), out)
+    assert_close(out.numpy().astype("float32"), multiply_exactly(given, matrix))
