@@ -107,11 +107,11 @@ def test_llama3_compiles(target, dtype):
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
 def test_gpu_code_of_the_decoder_gives_the_tokens_of_float64():
-    """A prefill and decode steps in float16: each kernel is the generated CUDA, run in many orders of its threads.
+    """A prefill and a decode step in float16: each kernel is the generated CUDA, run in many orders of its threads.
 
     FUSION_GPU_TOKENS: how many tokens, in one order; 64 take some minutes.
     """
-    steps = int(os.environ.get("FUSION_GPU_TOKENS", "3"))
+    steps = int(os.environ.get("FUSION_GPU_TOKENS", "2"))
     prompt = np.asarray((PROMPT * 2)[:9], "int32")  # more rows than the kernels for few rows take
     window = len(prompt) + steps
     config = LlamaConfig(64, 96, 1, 4, 2, 16, 72, window)
@@ -208,12 +208,6 @@ def norm_kernel(rows: int | tirx.Var) -> tirx.PrimFunc:
     """An RMSNorm of (1, rows, 24) as TVM lowers it."""
     text = "def main(x: (1, rows, 24), w: (24,)):\n    out = R.nn.rms_norm(x, w, axes=[-1])"
     return relax.transform.LegalizeOps()(relax_module(text, rows=rows))["rms_norm"]
-
-
-def test_dlights_reduction_still_repeats():
-    """If this fails, dlight's rule was mended: ReductionOnce and its place in the lesson can go."""
-    scheduled = dl.cpu.Reduction().apply(norm_kernel(1), Target("llvm"), False)
-    assert repeats_a_reduction(scheduled.mod["main"])
 
 
 @pytest.mark.parametrize("rows", [1, 7, N])

@@ -11,10 +11,8 @@ from tvm.script import tirx as T
 
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
-from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
-from chapters.kit.measure.captured_kernels import captured
 from chapters.kit.passes.copy_operands_before_in_place import COPY, CopyOperandsBeforeInPlace
 from chapters.kit.passes.fold_read_only_constants import FoldReadOnlyConstants, updates_in_place
 from chapters.kit.passes.plan_straight_functions import PlanStraightFunctions, has_branch
@@ -292,17 +290,6 @@ def main(x: ("n", 16, "float16")) -> R.Tensor((n, 16), "float16"):
 """)
 
 
-def test_sizes_are_expressions_until_they_are_bounded():
-    plan = planned(CHAIN)
-    assert [(str(s), s.planned) for s in plan.storages] == [("32 * n", True), ("32 * n", False)]
-    assert plan.bytes({"n": 3}) == 2 * 3 * 32
-    bounded = CHAIN["main"].with_attr("tir_var_upper_bound", {"n": 100})
-    known = planned(tvm.IRModule({"main": bounded}))
-    assert [s.size for s in known.constant] == [3200]
-    assert not known.symbolic and len(known.unplanned) == 1
-    assert "3,200" in str(known) and "3,200" in known._repr_html_()
-
-
 def test_a_missing_size_is_named():
     with pytest.raises(ValueError, match=r"32 \* n needs a value for n; sizes gives m"):
         planned(CHAIN).bytes({"m": 3})
@@ -328,13 +315,6 @@ def test_bytes_of_a_symbolic_tensor():
 def test_a_tensor_of_unknown_shape_has_no_size():
     with pytest.raises(ValueError, match="no known shape"):
         tensor_bytes(relax.TensorType(dtype="float32", ndim=2))
-
-
-def test_every_kernel_is_counted_once_captured_or_not():
-    mod, _ = decoder("tiny", functions=["batch_decode"])
-    counts = [captured(mod, "batch_decode", flag) for flag in (False, True)]
-    assert counts[0].kernels == counts[1].kernels
-    assert counts[0].captured == 0 < counts[1].captured < counts[1].kernels
 
 
 def test_table_groups_and_aligns_numbers():
