@@ -130,14 +130,14 @@ def main(x: (4, 8), start: (16, 8)):
 """
 
 
-def _situations() -> Iterator:
+def list_situations() -> Iterator:
     for part in SITUATIONS.split("\n## ")[1:]:
         head, text = part.split("\n", 1)
         name, kernels, title = re.fullmatch(r"(\w+), (\d): (.+)", head).groups()
         yield pytest.param(relax_module(text), int(kernels), RUNS[name], id=title)
 
 
-@pytest.mark.parametrize(("mod", "kernels", "runs"), list(_situations()))
+@pytest.mark.parametrize(("mod", "kernels", "runs"), list(list_situations()))
 def test_situation(mod, kernels, runs):
     result = expect.settles(FuseTransposeMatmul(), mod, "FuseTransposeMatmul")
     assert operators(result)["NT_matmul"] == kernels

@@ -10,7 +10,6 @@ from chapters.ch04_add_rms_norm import bench, registers
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, launch, reference
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
 from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
-from chapters.kit.bench.gpu_clock import explain_no_gpu
 from chapters.kit.bench.kernel_counts import COMPILER
 from chapters.kit.bench.results import load
 from chapters.kit.emulator import cuda_on_cpu
@@ -67,17 +66,10 @@ def test_the_kernels_that_a_gpu_would_be_given_are_right():
         assert error < RELATIVE["bfloat16"] and (total == rounded).all() and len(launches) == 1
 
 
-def test_tables_show_shares_and_ratios():
-    seconds = {"ours": 2e-3, "unfused": 6e-3, "NumPy": 1.0}
-    seconds |= {"plain stores": 1e-3, "streaming stores": 4e-3}
-    text = str(bench.cpu_table({"1": {"float32 (1, 512, 4096)": seconds}}))
-    assert "50%" in text and "3.0×" in text and "500.0×" in text and "–" in text
-
-
-def test_without_a_gpu_the_reason_is_said():
-    if tvm.cuda(0).exist:
-        pytest.skip("this machine has a GPU")
-    assert len(explain_no_gpu()) > 20
+def test_a_peer_that_is_missing_has_a_dash():
+    seconds = {"ours": 2e-3, "unfused": 6e-3, "plain stores": 1e-3, "streaming stores": 4e-3}
+    (row,) = bench.cpu_table({"1": {"float32 (1, 512, 4096)": seconds}}).rows
+    assert row[-4:] == ("3.0×", "–", "–", "–")
 
 
 def test_registers_come_from_the_file_where_the_compiler_is_missing(monkeypatch):

@@ -46,27 +46,27 @@ def _equal_kernels_are_built_once(monkeypatch):
     monkeypatch.setattr(fuse_add_norm, "build_kernel", build)
 
 
-def settled(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+def settle(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """`mod` after the pass, which must not change `mod`; the result is well-formed, and a second run keeps it."""
     return expect.settles(FuseAddRMSNorm(target), mod, "FuseAddRMSNorm")
 
 
-def _keeps_its_numbers(mod: tvm.IRModule, *several: list[np.ndarray]) -> None:
+def check_numbers(mod: tvm.IRModule, *several: list[np.ndarray]) -> None:
     """The pass settles on `mod`, fuses something, and keeps the results on each list of arguments."""
-    settled(mod, CUDA)
-    fused = settled(mod, LLVM)
+    settle(mod, CUDA)
+    fused = settle(mod, LLVM)
     assert kernels(fused)
     new, old = expect.machine(fused), expect.machine(mod)
     for arrays in several:
-        _close(expect.call(new, "main", arrays), expect.call(old, "main", arrays))
+        assert_close(expect.call(new, "main", arrays), expect.call(old, "main", arrays))
 
 
-def _close(results: list[np.ndarray], expected: list[np.ndarray]) -> None:
+def assert_close(results: list[np.ndarray], expected: list[np.ndarray]) -> None:
     for yours, exact in zip(results, expected, strict=True):
         np.testing.assert_allclose(yours, exact, rtol=1e-5, atol=1e-5)
 
 
-def _arguments() -> list[np.ndarray]:
+def draw_arguments() -> list[np.ndarray]:
     return inputs(SHAPE, "float32")
 
 
@@ -77,7 +77,7 @@ def test_two_norms_of_one_sum_may_be_equal():
         both = b.emit(add(first, second))
         return [first, second, total, both, b.emit(norm(both, w, axes=[-1]))]
 
-    _keeps_its_numbers(module(equal_pairs, SHAPES, "float32"), _arguments())
+    check_numbers(module(equal_pairs, SHAPES, "float32"), draw_arguments())
 
 
 def test_a_weight_that_is_a_sum_which_is_normed_later():
@@ -88,11 +88,11 @@ def test_a_weight_that_is_a_sum_which_is_normed_later():
         normed = b.emit(norm(total, scale, axes=[-1]))
         return [normed, b.emit(norm(scale, w, axes=[-1]))]
 
-    fused = settled(module(build, SHAPES, "float32"), LLVM)
+    fused = settle(module(build, SHAPES, "float32"), LLVM)
     assert "nn.rms_norm" not in operators(fused)
-    x1, x2, w = _arguments()
+    x1, x2, w = draw_arguments()
     expected = [reference(x1, x2, w + w, 1e-5)[0], reference(w, w, w, 1e-5)[0]]
-    _close(run(fused, [x1, x2, w]), expected)
+    assert_close(run(fused, [x1, x2, w]), expected)
 
 
 def test_a_norm_whose_type_is_looser_than_it_could_be():
@@ -106,14 +106,14 @@ def test_a_norm_whose_type_is_looser_than_it_could_be():
         value = b.normalize(norm(total, w, axes=[-1]))
         b.emit_normalized(relax.VarBinding(normed, value))
         b.emit_func_output(relax.Tuple([normed, total]))
-    _keeps_its_numbers(b.get(), _arguments())
+    check_numbers(b.get(), draw_arguments())
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-45, 1e38, float("inf"), float("nan"), -0.5])
 def test_epsilons_that_are_hardly_numbers(epsilon):
     mod = unfused(SHAPE, "float32", epsilon)
     zeros = [np.zeros(SHAPE, "float32")] * 2 + [np.ones(64, "float32")]
-    _keeps_its_numbers(mod, _arguments(), zeros)
+    check_numbers(mod, draw_arguments(), zeros)
 
 
 def test_an_epsilon_beyond_float32_is_left_alone():
@@ -130,13 +130,13 @@ LENGTHS += [(h, dtype) for h in (1, 17, 32, 63, 100003) for dtype in ("float16",
 
 @pytest.mark.parametrize(("hidden", "dtype"), LENGTHS)
 def test_rows_of_any_length(hidden, dtype):
-    assert _error(inputs((3, hidden), dtype)) < RELATIVE[dtype]
+    assert measure_error(inputs((3, hidden), dtype)) < RELATIVE[dtype]
 
 
-def _error(arrays: list[np.ndarray]) -> float:
+def measure_error(arrays: list[np.ndarray]) -> float:
     """The largest error of the norm of `arrays`, with a symbolic number of rows, relative to its largest element."""
     mod = unfused(("n", arrays[0].shape[-1]), str(arrays[0].dtype))
-    normed, total = run(settled(mod, LLVM), arrays)
+    normed, total = run(settle(mod, LLVM), arrays)
     exact, rounded = reference(*arrays, 1e-5)
     assert (total == rounded).all()
     return float(np.abs(normed.astype("float64") - exact).max() / np.abs(exact).max())
@@ -145,14 +145,14 @@ def _error(arrays: list[np.ndarray]) -> float:
 @pytest.mark.parametrize("rows", [1, 9])
 def test_rows_longer_than_a_stack(rows):
     """Four megabytes per row; the results of nine rows are stored around the cache."""
-    assert _error(inputs((rows, 1 << 20), "float32")) < 5e-5
+    assert measure_error(inputs((rows, 1 << 20), "float32")) < 5e-5
 
 
 @pytest.mark.parametrize("shape", [("n", 64), ("n", "m", 64), (1, "n", 64)])
 def test_no_rows_when_it_runs(shape):
     sizes = [0 if isinstance(extent, str) else extent for extent in shape]
     arrays = [np.zeros(sizes, "float32"), np.zeros(sizes, "float32"), np.ones(64, "float32")]
-    for result in run(settled(unfused(shape, "float32"), LLVM), arrays):
+    for result in run(settle(unfused(shape, "float32"), LLVM), arrays):
         assert result.shape == tuple(sizes)
 
 
@@ -207,5 +207,5 @@ def main(
 )
 def test_a_written_module(text, calls):
     mod, lifted = relax_module(text), relax.transform.LambdaLift()
-    assert [operators(settled(mod, target)) for target in (CUDA, LLVM)] == [calls] * 2
-    _close(*(run(lifted(one), _arguments()) for one in (settled(mod, LLVM), mod)))
+    assert [operators(settle(mod, target)) for target in (CUDA, LLVM)] == [calls] * 2
+    assert_close(*(run(lifted(one), draw_arguments()) for one in (settle(mod, LLVM), mod)))

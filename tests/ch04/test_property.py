@@ -30,7 +30,7 @@ from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA
 from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, kernel_key
-from tests.ch04.test_modules import settled
+from tests.ch04.test_modules import settle
 
 PARTS = range(5)  # each with choices of its own, so that they can run side by side
 
@@ -56,7 +56,7 @@ class Pairs(Writer):
         self.emit(relax.op.tanh(a.var), np.tanh(a.exact), a)
 
 
-def several(choices: Random) -> tuple[tvm.IRModule, dict[str, Module]]:
+def draw_functions(choices: Random) -> tuple[tvm.IRModule, dict[str, Module]]:
     """A module of one to three functions, and each by its name as a module of its own."""
     parts = {
         f"f{i}": written(choices, Pairs, (8, 1, 7, 32, 33, 96, 100, 256))
@@ -81,7 +81,7 @@ def _streams_early(monkeypatch):
     monkeypatch.setattr(add_norm_on_cpu, "STREAM_BYTES", 1 << 12)
 
 
-def _close(yours: np.ndarray, exact: np.ndarray, dtype: str, what: str) -> None:
+def assert_close(yours: np.ndarray, exact: np.ndarray, dtype: str, what: str) -> None:
     assert yours.shape == exact.shape and str(yours.dtype) == str(exact.dtype), what
     scale = max(1.0, float(np.abs(exact.astype("float64")).max(initial=0.0)))
     error = np.abs(yours.astype("float64") - exact.astype("float64")).max(initial=0.0)
@@ -91,15 +91,15 @@ def _close(yours: np.ndarray, exact: np.ndarray, dtype: str, what: str) -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_a_random_module_keeps_its_numbers(part):
     def check(choices: Random) -> None:
-        mod, parts = several(choices)
+        mod, parts = draw_functions(choices)
         note(mod.script())
-        settled(mod, CUDA)
-        fused = settled(mod, Target("llvm"))
+        settle(mod, CUDA)
+        fused = settle(mod, Target("llvm"))
         vm = expect.machine(fused)
         for name, made in parts.items():
             results = expect.call(vm, name, made.arguments)
             for number, (yours, exact) in enumerate(zip(results, made.results, strict=True)):
-                _close(yours, exact, str(exact.dtype), f"result {number} of {name}")
+                assert_close(yours, exact, str(exact.dtype), f"result {number} of {name}")
 
     for_each(part, check, CHOICES)
 
@@ -121,7 +121,7 @@ def test_the_draw_covers_what_it_is_for(monkeypatch):
     monkeypatch.setattr(fuse_add_norm, "build_kernel", build)
     mods: list[tvm.IRModule] = []
     for part in PARTS:
-        for_each(part, lambda choices: mods.append(several(choices)[0]), CHOICES)
+        for_each(part, lambda choices: mods.append(draw_functions(choices)[0]), CHOICES)
     fused = [FuseAddRMSNorm(CUDA)(mod) for mod in mods]
     counts = [len(kernels(mod)) for mod in fused]
     assert counts.count(0) < len(mods) / 3 and sum(count > 1 for count in counts) > 5
@@ -147,7 +147,7 @@ def test_a_random_kernel_gives_the_right_numbers_on_cuda(part):
         exact, total = reference(*arrays, epsilon)
         for backwards in (False, True):
             norm, got, launches = launch(kernel, arrays, CUDA, backwards)
-            _close(norm, exact.astype(norm.dtype), dtype, "norm")
+            assert_close(norm, exact.astype(norm.dtype), dtype, "norm")
             assert (got == total).all() and len(launches) == 1
             assert launches[0].grid[0] * launches[0].block[1] >= math.prod(leading)
 

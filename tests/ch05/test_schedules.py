@@ -149,7 +149,7 @@ OTHERS = {  # what NT_MATMUL is if these parts of it are replaced
 }
 
 
-def written(rows: int, changes: dict[str, str]) -> tirx.PrimFunc:
+def edit_nt_matmul(rows: int, changes: dict[str, str]) -> tirx.PrimFunc:
     """NT_MATMUL for so many rows, with parts of its text replaced."""
     text = NT_MATMUL
     for old, new in changes.items():
@@ -161,8 +161,8 @@ def written(rows: int, changes: dict[str, str]) -> tirx.PrimFunc:
 @pytest.mark.parametrize("how", OTHERS)
 @pytest.mark.parametrize("rows", [3, 40])
 def test_kernels_by_hand_that_are_something_else_are_left_alone(rows, how):
-    assert schedules.has_schedule(written(rows, {}))
-    func = written(16 if how == "x times itself" else rows, OTHERS[how])
+    assert schedules.has_schedule(edit_nt_matmul(rows, {}))
+    func = edit_nt_matmul(16 if how == "x times itself" else rows, OTHERS[how])
     told = how != "x before w"
     with pytest.warns(match="stays without a schedule") if told else contextlib.nullcontext():
         assert not schedules.has_schedule(func)
@@ -182,7 +182,7 @@ READ_W_FIRST = {"T.reads(x[vi, vk], w[vj, vk])": "T.reads(w[vj, vk], x[vi, vk])"
     ],
 )
 def test_kernels_by_hand_that_say_the_same_in_other_words_are_scheduled(rows, changes):
-    func = written(rows, changes)
+    func = edit_nt_matmul(rows, changes)
     assert schedules.has_schedule(func)
     yours, expected = run_guarded(schedules.schedule(func, TARGET), (rows,), 16, 16)
     np.testing.assert_allclose(yours, expected, 1e-4, 1e-4)

@@ -15,7 +15,7 @@ from chapters.kit.ir.parse_alone import from_source
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 
 
-def refused(sch: s_tir.Schedule, words: str) -> None:
+def assert_refused(sch: s_tir.Schedule, words: str) -> None:
     """The primitive refuses in one sentence that holds `words`, and changes nothing."""
     before, text = sch.mod, sch.mod.script()
     with pytest.raises(s_tir.ScheduleError) as caught:
@@ -25,7 +25,7 @@ def refused(sch: s_tir.Schedule, words: str) -> None:
     assert sch.mod.same_as(before) and sch.mod.script() == text
 
 
-def rewritten(old: str, new: str) -> tirx.PrimFunc:
+def edit_program(old: str, new: str) -> tirx.PrimFunc:
     """The usual program with `old` in its text replaced."""
     text = program().script()
     assert old in text
@@ -54,7 +54,7 @@ OPAQUE = """vi = T.axis.spatial(4, i)
 CASES = {
     "the init is a bias already": (program(init="C"), "its init is not 0"),
     "the init sets another element": (
-        rewritten("temp[vi, vj] = 0", "temp[3 - vi, vj] = 0"),
+        edit_program("temp[vi, vj] = 0", "temp[3 - vi, vj] = 0"),
         "another element",
     ),
     "a step that subtracts from x": (program(step="A - temp"), "does not add"),
@@ -86,7 +86,7 @@ CASES = {
         "may be written before it",
     ),
     "a declaration that hides the sum": (
-        rewritten("T.writes(temp[vi, vj])", "T.writes(E[vi, vj])"),
+        edit_program("T.writes(temp[vi, vj])", "T.writes(E[vi, vj])"),
         "does not declare that it writes `temp`",
     ),
     "a declaration that hides the output": (
@@ -115,13 +115,13 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_refuses(case):
     func, words = CASES[case]
-    refused(s_tir.Schedule(func), words)
+    assert_refused(s_tir.Schedule(func), words)
 
 
 def test_refuses_blocks_of_two_scopes_the_root_and_an_unknown_name():
     sch = s_tir.Schedule(program())
     sch.blockize(sch.get_loops("bias")[1])
-    refused(sch, "not another block of the scope")
+    assert_refused(sch, "not another block of the scope")
     for names, words in (
         (("matmul", "matmul"), "not another block"),
         (("root", "bias"), "root of its function"),

@@ -33,16 +33,16 @@ MINUS = "s * 3 - C[wi, wj]"  # "scaled"
 BOTH = (fuse_epilogue, fuse_reduction_epilogue)
 
 
-def arguments(func: tvm.tirx.PrimFunc) -> list[np.ndarray]:
+def draw_arguments(func: tvm.tirx.PrimFunc) -> list[np.ndarray]:
     random = np.random.default_rng(1)
     shapes = [(tuple(map(int, p.shape)), str(p.dtype)) for p in func.params]
     return [random.integers(-6, 7, shape).astype(dtype) for shape, dtype in shapes]
 
 
-def fused_right(sch: s_tir.Schedule, fuse=fuse_epilogue, names=("matmul", "bias"), func=None):
+def fuse_and_compare(sch: s_tir.Schedule, fuse=fuse_epilogue, names=("matmul", "bias"), func=None):
     """Fuse, and compare with `func`, or with the schedule's program before; returns what `fuse` returned."""
     func = func or sch.mod["main"]
-    given = arguments(func)
+    given = draw_arguments(func)
     expected = run_compiled(tvm.IRModule({"main": func}), given)
     way = fuse(sch, *names)
     s_tir.Schedule(sch.mod)  # well-formed
@@ -51,18 +51,18 @@ def fused_right(sch: s_tir.Schedule, fuse=fuse_epilogue, names=("matmul", "bias"
     return way
 
 
-def refused(sch: s_tir.Schedule, fuse, words: str) -> None:
+def assert_refused(sch: s_tir.Schedule, fuse, words: str) -> None:
     before = sch.mod
     with pytest.raises(s_tir.ScheduleError, match=words):
         fuse(sch, "matmul", "bias")
     assert sch.mod.same_as(before)
 
 
-def scheduled(**fields) -> s_tir.Schedule:
+def schedule_case(**fields) -> s_tir.Schedule:
     return s_tir.Schedule(Case("a promise", "a program", **fields).func)
 
 
-def edited(text: str, old: str = "", new: str = "") -> s_tir.Schedule:
+def edit_schedule(text: str, old: str = "", new: str = "") -> s_tir.Schedule:
     """A schedule of the program `text` with `old`, which must occur, replaced by `new` where it occurs first."""
     assert old in text
     return s_tir.Schedule(from_source(text.replace(old, new, 1)))
@@ -79,7 +79,7 @@ def test_a_let_is_defined_once(value):
     let = "T.Let(x * 2 + x, where={x: C[wi, wj]})"
     text = Case("a let", "a let", value=value.replace("LET", let)).text
     head = 'with T.sblock("bias"):\n'
-    fused_right(edited(text, head, f"{head}{' ' * 16}x = T.int32()\n"))
+    fuse_and_compare(edit_schedule(text, head, f"{head}{' ' * 16}x = T.int32()\n"))
 
 
 # --- a refusal changes nothing, and neither does a failure ----------------------------------------
@@ -87,12 +87,16 @@ def test_a_let_is_defined_once(value):
 
 def test_a_block_may_be_called_anything():
     text = Case("names", "names", value=RELU, after="F[oi, oj] = D[oi, oj]").text
-    sch = edited(text, '"after"', '"nobody_reads_this"')
-    assert fused_right(sch).how == "last step"
-    assert {block.name_hint for block in blocks(sch)} >= {"matmul", "bias", "nobody_reads_this"}
+    sch = edit_schedule(text, '"after"', '"nobody_reads_this"')
+    assert fuse_and_compare(sch).how == "last step"
+    assert {block.name_hint for block in blocks_of_root(sch)} >= {
+        "matmul",
+        "bias",
+        "nobody_reads_this",
+    }
 
 
-def blocks(sch: s_tir.Schedule) -> list[s_tir.SBlock]:
+def blocks_of_root(sch: s_tir.Schedule) -> list[s_tir.SBlock]:
     return [sch.get(rv) for rv in sch.get_child_blocks(sch.get_sblock("root"))]
 
 
@@ -108,7 +112,7 @@ def test_a_failure_on_the_way_rolls_back():
     tvm.ir.assert_structural_equal(sch.mod, before, map_free_vars=True)
     assert all(sch.get(rv).same_as(block) for rv, block in zip(handles, held, strict=True))
     assert len(sch.trace.insts) == recorded
-    assert fused_right(sch, names=handles).how == "last step"
+    assert fuse_and_compare(sch, names=handles).how == "last step"
 
 
 # --- loops around both ----------------------------------------------------------------------------
@@ -117,7 +121,7 @@ def test_a_failure_on_the_way_rolls_back():
 AHEAD = "a", "b * 2 + a"  # bias reads the sums of another iteration of the loop over a
 READS_NO_SUM = "T.reads(temp[wi % 2 * 2 : wi % 2 * 2], C[wi]); T.writes(D[wi])"
 CLAIMS = {  # what a block declares
-    "matmul writes all sums": lambda: edited(
+    "matmul writes all sums": lambda: edit_schedule(
         in_shared_loops(*AHEAD).script(), "T.writes(temp[vi])", "T.writes(temp[0:4])"
     ),
     "bias reads no sum": lambda: s_tir.Schedule(in_shared_loops(*AHEAD, declared=READS_NO_SUM)),
@@ -127,21 +131,21 @@ CLAIMS = {  # what a block declares
 @pytest.mark.parametrize("fuse", BOTH)
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_declarations_are_not_believed_in_shared_loops(fuse, claim):
-    refused(CLAIMS[claim](), fuse, "a later iteration of the shared loops")
+    assert_refused(CLAIMS[claim](), fuse, "a later iteration of the shared loops")
 
 
 @pytest.mark.parametrize("fuse", BOTH)
 def test_an_epilogue_between_the_steps_of_its_sum(fuse):
     between = in_shared_loops("k", "k * 2 + b")
-    refused(s_tir.Schedule(between), fuse, "between steps of the sums")
+    assert_refused(s_tir.Schedule(between), fuse, "between steps of the sums")
 
 
 @pytest.mark.parametrize("fuse", BOTH)
 def test_shared_loops_that_finish_their_sums(fuse):
     for at in (0, 1):
-        sch = scheduled()
+        sch = schedule_case()
         sch.reverse_compute_at("bias", sch.get_loops("matmul")[at])
-        fused_right(sch, fuse)
+        fuse_and_compare(sch, fuse)
 
 
 # --- one bit --------------------------------------------------------------------------------------
@@ -152,8 +156,8 @@ def test_shared_loops_that_finish_their_sums(fuse):
 def test_sums_of_one_bit_never_start_from_the_epilogue(dtype, value):
     fields = {"dtype": dtype, "value": value, "init": f'T.Cast("{dtype}", 0)'}
     with pytest.raises(s_tir.ScheduleError):
-        fuse_reduction_epilogue(scheduled(**fields), "matmul", "bias")
-    assert fuse_epilogue(scheduled(**fields), "matmul", "bias").how == "last step"
+        fuse_reduction_epilogue(schedule_case(**fields), "matmul", "bias")
+    assert fuse_epilogue(schedule_case(**fields), "matmul", "bias").how == "last step"
 
 
 # --- the order of rounding ------------------------------------------------------------------------
@@ -161,7 +165,7 @@ def test_sums_of_one_bit_never_start_from_the_epilogue(dtype, value):
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names CPUs of x86")
 def test_the_last_bit_is_the_same_where_nothing_is_contracted():
-    sch = scheduled(dtype="float32", init="T.float32(1)", step="t * A[vi, vk]")
+    sch = schedule_case(dtype="float32", init="T.float32(1)", step="t * A[vi, vk]")
     func, random = sch.mod["main"], np.random.default_rng(0)
     assert fuse_epilogue(sch, "matmul", "bias", reassociate=False).how == "last step"
     given = [random.normal(0, 1.5, tuple(map(int, p.shape))).astype("float32") for p in func.params]
@@ -180,15 +184,15 @@ def test_the_last_bit_is_the_same_where_nothing_is_contracted():
 
 @pytest.mark.parametrize("value", [BIAS, MINUS])
 def test_all_loops_fused_to_one(value):
-    sch = scheduled(value=value)
+    sch = schedule_case(value=value)
     sch.fuse(*sch.get_loops("matmul"))
-    assert fused_right(sch).how != "last step"
+    assert fuse_and_compare(sch).how != "last step"
 
 
 def test_the_last_step_needs_loops_of_its_own():
-    sch = scheduled(value=RELU)
+    sch = schedule_case(value=RELU)
     sch.fuse(*sch.get_loops("matmul"))
-    refused(sch, fuse_epilogue, "a spatial axis and a reduction at once")
+    assert_refused(sch, fuse_epilogue, "a spatial axis and a reduction at once")
 
 
 CHAIN = """
@@ -218,14 +222,14 @@ def main(
 
 @pytest.mark.parametrize("fuse", BOTH)
 def test_a_chain_in_one_nest(fuse):
-    fused_right(edited(CHAIN), fuse)
+    fuse_and_compare(edit_schedule(CHAIN), fuse)
 
 
 def test_a_chain_of_which_both_are_fused():
-    sch = edited(CHAIN)
+    sch = edit_schedule(CHAIN)
     func = sch.mod["main"]
     fuse_epilogue(sch, "matmul", "bias")
-    way = fused_right(sch, names=("matmul", "relu"), func=func)
+    way = fuse_and_compare(sch, names=("matmul", "relu"), func=func)
     assert way.how == "last step"
 
 
@@ -239,15 +243,15 @@ def test_a_chain_of_which_both_are_fused():
     ],
 )
 def test_a_chain_that_looks_back_or_ahead(fuse, old, new):
-    refused(edited(CHAIN, old, new), fuse, "`[CE]`")
+    assert_refused(edit_schedule(CHAIN, old, new), fuse, "`[CE]`")
 
 
 @pytest.mark.parametrize("value", [BIAS, RELU])
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_after_decompose_reduction(value, at):
-    sch = scheduled(value=value)
+    sch = schedule_case(value=value)
     sch.decompose_reduction("matmul", sch.get_loops("matmul")[at])
-    assert fused_right(sch, names=("matmul_update", "bias")).how == "last step"
+    assert fuse_and_compare(sch, names=("matmul_update", "bias")).how == "last step"
 
 
 def test_a_follower_whose_init_writes_the_bias():
@@ -261,7 +265,7 @@ def test_a_follower_whose_init_writes_the_bias():
                 D[oi] = E[oi] + ok
 """
     for fuse in BOTH:
-        refused(edited(CHAIN, relu, follower), fuse, "cannot be fused")
+        assert_refused(edit_schedule(CHAIN, relu, follower), fuse, "cannot be fused")
 
 
 def test_an_init_that_sets_sums_of_another_iteration():
@@ -285,7 +289,7 @@ def test_an_init_that_sets_sums_of_another_iteration():
                 wi = T.axis.spatial(4, i)
                 D[wi] = T.max(temp[wi], 0)
 
-    refused(s_tir.Schedule(main), fuse_epilogue, "may write `temp`")
+    assert_refused(s_tir.Schedule(main), fuse_epilogue, "may write `temp`")
 
 
 @pytest.mark.parametrize("fuse", BOTH)
@@ -308,7 +312,7 @@ def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((
             wi, wj = T.axis.spatial(4, i), {axis}
             D[wi, wj] = temp[wi, {second}] + C[wi]
 """
-    way = fused_right(s_tir.Schedule(from_source(text)), fuse)
+    way = fuse_and_compare(s_tir.Schedule(from_source(text)), fuse)
     assert way is None or way.how == "init"
 
 
@@ -326,18 +330,18 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("value", [BIAS, MINUS, RELU])
 def test_after_transform_block_layout(layout, value):
-    sch = scheduled(value=value, stores="wj, wi")
+    sch = schedule_case(value=value, stores="wj, wi")
     for name, how in LAYOUTS[layout].items():
         sch.transform_block_layout(name, how)
-    fused_right(sch)
+    fuse_and_compare(sch)
     if value == BIAS:
-        sch = scheduled(value=value)
+        sch = schedule_case(value=value)
         for name, how in LAYOUTS[layout].items():
             sch.transform_block_layout(name, how)
-        fused_right(sch, fuse_reduction_epilogue)
+        fuse_and_compare(sch, fuse_reduction_epilogue)
 
 
-def in_rows(begin: int, end: int, written: str, read: str, stored: str) -> s_tir.Schedule:
+def schedule_of_rows(begin: int, end: int, written: str, read: str, stored: str) -> s_tir.Schedule:
     """A program whose epilogue has rows wi from `begin` to `end`: temp[written, vj] is written and temp[read, wj] read.
 
     The epilogue stores D[stored, wj]. The reduction has rows vi from 0 to 6.
@@ -370,7 +374,7 @@ def main(A: T.Buffer((6, 3), "int32"), C: T.Buffer((12, 4), "int32"), D: T.Buffe
     ],
 )
 def test_rows_that_begin_at_another_place_are_matched(fuse, rows):
-    fused_right(in_rows(*rows), fuse)
+    fuse_and_compare(schedule_of_rows(*rows), fuse)
 
 
 @pytest.mark.parametrize("fuse", BOTH)
@@ -384,18 +388,18 @@ def test_rows_that_begin_at_another_place_are_matched(fuse, rows):
     ],
 )
 def test_rows_that_are_other_rows_are_refused(fuse, rows, words):
-    refused(in_rows(*rows), fuse, words)
+    assert_refused(schedule_of_rows(*rows), fuse, words)
 
 
-def strided(strides: str) -> s_tir.Schedule:
+def schedule_with_strides(strides: str) -> s_tir.Schedule:
     buffer = 'D: T.Buffer((6, 6), "int32"'
-    return edited(Case("strides", "strides").text, buffer, f"{buffer}, strides={strides}")
+    return edit_schedule(Case("strides", "strides").text, buffer, f"{buffer}, strides={strides}")
 
 
 @pytest.mark.parametrize("fuse", BOTH)
 @pytest.mark.parametrize("strides", ["(8, 1)", "(1, 6)", "(1, 9)"])
 def test_strides_that_keep_elements_apart(fuse, strides):
-    sch = strided(strides)
+    sch = schedule_with_strides(strides)
     fuse(sch, "matmul", "bias")
     unfused = Case("strides", "strides")
     given = unfused.arguments()
@@ -415,7 +419,7 @@ def test_strides_that_keep_elements_apart(fuse, strides):
 @pytest.mark.parametrize("fuse", BOTH)
 @pytest.mark.parametrize("strides", ["(5, 1)", "(0, 1)", "(1, 1)"])
 def test_strides_with_which_elements_overlap(fuse, strides):
-    refused(strided(strides), fuse, "strides with which elements may overlap")
+    assert_refused(schedule_with_strides(strides), fuse, "strides with which elements may overlap")
 
 
 RENAMED = """
@@ -447,20 +451,20 @@ OTHER_NAME_READ = RENAMED, f"{STEP}\n", f"{STEP} * D[3 - vi]\n"
 
 @pytest.mark.parametrize("fuse", BOTH)
 def test_a_matched_buffer_under_its_only_name(fuse):
-    fused_right(edited(RENAMED), fuse)
+    fuse_and_compare(edit_schedule(RENAMED), fuse)
 
 
 @pytest.mark.parametrize("fuse", BOTH)
 def test_a_matched_buffer_whose_other_name_is_used(fuse):
-    refused(edited(*OTHER_NAME_READ), fuse, "second name")
+    assert_refused(edit_schedule(*OTHER_NAME_READ), fuse, "second name")
 
 
 def test_threads_that_share_a_sum_cannot_start_from_a_bias():
     """The built-in fuses it, and TVM then finds no reducer: `check_reduction_loops` refuses with reason."""
-    sch = scheduled()
+    sch = schedule_case()
     sch.bind(sch.get_loops("matmul")[-1], "threadIdx.x")
     for fuse in BOTH:
-        refused(sch, fuse, "does not run serially")
+        assert_refused(sch, fuse, "does not run serially")
     sch.fuse_reduction_epilogue("matmul", "bias")
     with pytest.raises(ValueError, match="No matched reducer"):
         tvm.compile(sch.mod, target=Target({"kind": "cuda", "arch": "sm_80"}))

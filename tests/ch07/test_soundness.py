@@ -18,7 +18,7 @@ from chapters.runner.course import ROOT
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 from solutions.ch07_when_fusion_is_sound import soundness
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
-from tests.ch07.test_promises import OTHER_NAME_READ, edited
+from tests.ch07.test_promises import OTHER_NAME_READ, edit_schedule
 
 # what the built-in of this release makes of the cases; those in no set get wrong numbers
 BUILTIN_RIGHT = {
@@ -192,7 +192,7 @@ REFUSED_BY = {  # condition of the guard -> a program that no other condition re
     "nobody between": CASES["reads the output"].func,
     "same iterations": CASES["the output says how often another runs"].func,
     "own element": CASES["reads its left neighbour"].func,
-    "one memory": edited(*OTHER_NAME_READ).mod["main"],
+    "one memory": edit_schedule(*OTHER_NAME_READ).mod["main"],
 }
 
 

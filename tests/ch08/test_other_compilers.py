@@ -18,7 +18,7 @@ from chapters.kit.bench.gpu_clock import WrongNumbersError
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.results import load
 from chapters.kit.gpu.mma import TILES
-from tests.support import planted_faults
+from tests.support import injected_faults
 
 NO_TRITON = "Triton or PyTorch is not installed"
 with_triton = pytest.mark.skipif(
@@ -42,13 +42,13 @@ for dtype in ("float16", "float32"):
 """
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 def test_our_kernel_gives_the_layer_with_gelu():
     from math import erf
 
     tile = TILES[-1]
     a, b, c, d = arrays(77, 128, 192, "float16", 1, "float16")
-    planted_faults.run_changed(
+    injected_faults.run_changed(
         gelu_layers.make_kernel(Layer(77, 128, 192, "float16"), tile), [a, b, c, d]
     )
     total = exact(a, b, c)

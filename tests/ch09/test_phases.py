@@ -83,13 +83,13 @@ def columns(
             y[vi] = total[vi] + b[vi]
 
 
-def through(passes, mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+def run_passes(passes, mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     with target:
         return tvm.transform.Sequential(list(passes))(mod.clone())
 
 
 @functools.cache
-def lowered(target: Target) -> tvm.IRModule:
+def lower_decoder(target: Target) -> tvm.IRModule:
     """The decoder before the schedule phase; for a GPU in float16."""
     dtype = "float32" if target is QUICK else "float16"
     mod, _ = decoder(SMALL, dtype, ("prefill", "decode"))
@@ -98,14 +98,14 @@ def lowered(target: Target) -> tvm.IRModule:
 
 
 @functools.cache
-def scheduled(target: Target) -> tvm.IRModule:
-    return through(pipeline.schedule_phase(target, BOUNDS), lowered(target), target)
+def schedule_decoder(target: Target) -> tvm.IRModule:
+    return run_passes(pipeline.schedule_phase(target, BOUNDS), lower_decoder(target), target)
 
 
-def placed(target: Target, mod: tvm.IRModule) -> tvm.IRModule:
+def place_tensors(target: Target, mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` after memory_phase, with graphs asked for."""
     with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
-        return through(pipeline.memory_phase(target), mod, target)
+        return run_passes(pipeline.memory_phase(target), mod, target)
 
 
 # --- attach ---------------------------------------------------------------------------------------
@@ -122,8 +122,8 @@ def test_every_fact_arrives_and_only_the_vocabulary_is_bound():
         additional_tirs={"halve": halve},
         metadata=metadata,
     )["attach"]
-    assert symbols(through(passes[:1], Serving, target))["decode"] == ["batch_size"]
-    result = through(passes, Serving, target)
+    assert symbols(run_passes(passes[:1], Serving, target))["decode"] == ["batch_size"]
+    result = run_passes(passes, Serving, target)
     found = attributes(result, "decode")
     assert "16" in found["tir_var_upper_bound"]
     assert "batch_size" in found["relax.rewrite_cuda_graph.capture_symbolic_vars"]
@@ -132,7 +132,7 @@ def test_every_fact_arrives_and_only_the_vocabulary_is_bound():
     assert "halve" in kernels(result) and metadata["seqlen_padding_factor"] == 4
     assert symbols(result)["decode"] == ["batch_size"]
     unknown = pipeline.phases(target)["attach"]
-    assert "vocab_size" in symbols(through(unknown, Serving, target))["decode"]
+    assert "vocab_size" in symbols(run_passes(unknown, Serving, target))["decode"]
 
 
 # --- schedule -------------------------------------------------------------------------------------
@@ -140,15 +140,17 @@ def test_every_fact_arrives_and_only_the_vocabulary_is_bound():
 
 @pytest.mark.parametrize("target", [QUICK, CUDA], ids=["cpu", "gpu"])
 def test_every_kernel_is_scheduled(target):
-    assert not unscheduled(scheduled(target))
+    assert not unscheduled(schedule_decoder(target))
 
 
 def test_on_a_cpu_the_most_specific_schedule_comes_first():
-    found = kernels(scheduled(QUICK))
+    found = kernels(schedule_decoder(QUICK))
     vectors = tirx.ForKind.VECTORIZED
     assert all(has_loop(f, vectors) for name, f in found.items() if name.startswith("NT_matmul"))
     layer = tvm.IRModule({"layer": linear("bias").with_attr("global_symbol", "layer")})
-    assert has_loop(through(pipeline.schedule_phase(QUICK, BOUNDS), layer, QUICK)["layer"], vectors)
+    assert has_loop(
+        run_passes(pipeline.schedule_phase(QUICK, BOUNDS), layer, QUICK)["layer"], vectors
+    )
     assert not any(map(repeats_a_reduction, found.values()))
     assert nests(found["attention_scores1"]) == 1  # FuseEpilogues comes before the fallback
 
@@ -159,9 +161,9 @@ def main(x: (2, 5, 8), y: (2, 8, 16), b: (16,), z: (2, 16, 32)):
     out = R.mean(R.matmul(R.add(R.matmul(x, y), b), z), axis=[-1])
 """)
     mod = after_phases(mod, QUICK, "attach", "graph and lower")
-    done = kernels(through(pipeline.schedule_phase(QUICK, {}), mod, QUICK))
+    done = kernels(run_passes(pipeline.schedule_phase(QUICK, {}), mod, QUICK))
     first = {  # what each kernel's own schedule makes of it, before any other pass
-        name: kernels(through([one, pipeline.schedule_phase(QUICK, {})[-1]], mod, QUICK))[name]
+        name: kernels(run_passes([one, pipeline.schedule_phase(QUICK, {})[-1]], mod, QUICK))[name]
         for one in pipeline.schedule_phase(QUICK, {})[1:3]
         for name in done
         if ("mean" in name) == (one.info.name == "ApplyDefaultSchedule")
@@ -174,21 +176,21 @@ def main(x: (2, 5, 8), y: (2, 8, 16), b: (16,), z: (2, 16, 32)):
 @pytest.mark.parametrize("bounds, threads", [(BOUNDS, False), ({}, True)], ids=["small", "unknown"])
 def test_kernels_that_the_bounds_keep_small_run_on_one_thread(bounds, threads):
     passes = pipeline.schedule_phase(QUICK, bounds)
-    scores = kernels(through(passes, lowered(QUICK), QUICK))["attention_scores1"]
+    scores = kernels(run_passes(passes, lower_decoder(QUICK), QUICK))["attention_scores1"]
     assert has_loop(scores, tirx.ForKind.PARALLEL) == threads
 
 
 def test_on_a_gpu_linear_layers_use_tensor_cores_unless_the_bounds_exclude_many_rows():
-    layers = {n: f for n, f in kernels(lowered(CUDA)).items() if "NT_matmul" in n}
+    layers = {n: f for n, f in kernels(lower_decoder(CUDA)).items() if "NT_matmul" in n}
     for bounds, wanted in ((BOUNDS, True), ({**BOUNDS, "seq_len": 8}, False)):
         passes = pipeline.schedule_phase(CUDA, bounds)
-        found = kernels(through(passes, tvm.IRModule(layers), CUDA)).values()
+        found = kernels(run_passes(passes, tvm.IRModule(layers), CUDA)).values()
         assert any(map(uses_tensor_cores, found)) == wanted
 
 
 def test_on_a_gpu_epilogues_are_fused_before_the_fallback():
     mod = tvm.IRModule({"columns": columns.with_attr("global_symbol", "columns")})
-    assert nests(through(pipeline.schedule_phase(CUDA, {}), mod, CUDA)["columns"]) == 1
+    assert nests(run_passes(pipeline.schedule_phase(CUDA, {}), mod, CUDA)["columns"]) == 1
 
 
 @pytest.mark.parametrize("kind", ["metal", "vulkan"])
@@ -204,8 +206,8 @@ def test_every_other_target_is_a_gpu(kind):
 
 
 def test_every_tensor_has_a_place_and_reshapes_are_views():
-    before = scheduled(QUICK)
-    result = placed(QUICK, before)
+    before = schedule_decoder(QUICK)
+    result = place_tensors(QUICK, before)
     assert calls_of(result, "relax.call_tir", "relax.call_tir_inplace") == 0
     assert calls_of(result, "relax.builtin.alloc_tensor") == 0
     assert launches(result, "decode") < launches(before, "decode")  # without the reshapes
@@ -216,12 +218,12 @@ def test_every_tensor_has_a_place_and_reshapes_are_views():
 
 @pytest.mark.parametrize("target, wanted", [(CUDA, True), (QUICK, False)], ids=["cuda", "cpu"])
 def test_graphs_are_captured_for_cuda_alone(target, wanted):
-    result = placed(target, scheduled(QUICK))
+    result = place_tensors(target, schedule_decoder(QUICK))
     assert any("cuda_graph" in gvar.name_hint for gvar in result.get_global_vars()) == wanted
 
 
 @pytest.mark.parametrize("target", [QUICK, CUDA], ids=["cpu", "cuda"])
 def test_behind_a_branch_no_tensor_lies_in_memory_of_one_branch(target):
-    result = placed(target, after_phases(Branches, target))
+    result = place_tensors(target, after_phases(Branches, target))
     assert relax.analysis.check_well_formed(result)
     assert calls_of(result, "relax.memory.kill_tensor", "relax.memory.kill_storage") > 0

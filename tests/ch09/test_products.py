@@ -34,7 +34,7 @@ CASES = [(name, rows) for name in [*EPILOGUES, *MORE] for rows in (FEW, MANY)]
 CASES += [("read twice", rows) for rows in OTHERS]
 
 
-def layer(rows, epilogue: str) -> tvm.IRModule:
+def linear_module(rows, epilogue: str) -> tvm.IRModule:
     return relax_module(
         f"""
 def main(x: {(*rows, K)}, w: {(N, K)}, b: {(N,)}, r: {(*rows, N)}):
@@ -53,7 +53,7 @@ def all_products_are_scheduled(mod: tvm.IRModule) -> bool:
 @pytest.mark.parametrize(("name", "said"), CASES)
 def test_a_product_and_its_epilogue_are_one_scheduled_kernel_with_right_numbers(name, said):
     text, exact = {**EPILOGUES, **MORE}[name]
-    mod, rows = layer(said, text), [37 if dim == "n" else dim for dim in said]
+    mod, rows = linear_module(said, text), [37 if dim == "n" else dim for dim in said]
     assert all_products_are_scheduled(mod)
     scheduled = after_phases(mod, QUICK_HERE)
     (call,) = (c for c in calls(scheduled, "main") if isinstance(c.args[0], tvm.ir.GlobalVar))

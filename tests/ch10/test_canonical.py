@@ -124,20 +124,20 @@ ROUNDED_LAST = ROUNDED_FIRST.replace(
 )
 
 
-def recognized(mod: tvm.IRModule) -> list[str]:
+def recognize_norms(mod: tvm.IRModule) -> list[str]:
     """The operators after RecognizeRMSNorm, which gives the same numbers and does nothing in a second run."""
     return operators(judge_pass(RecognizeRMSNorm(), mod, "RecognizeRMSNorm", "this graph"))
 
 
 @pytest.mark.parametrize("spelling", ["as exported", "weight first", "weight + 1", "3 dimensions"])
 def test_the_weight_is_part_of_the_norm(spelling):
-    found = recognized(edited(NORM, *SPELLINGS.get(spelling, ())))
+    found = recognize_norms(edited(NORM, *SPELLINGS.get(spelling, ())))
     assert set(found) <= {"nn.rms_norm", "add"} and found.count("nn.rms_norm") == 1
 
 
 @pytest.mark.parametrize("factor", NOT_WEIGHTS)
 def test_other_factors_stay_outside(factor):
-    assert recognized(edited(NORM, *NOT_WEIGHTS[factor])) == ["nn.rms_norm", "multiply"]
+    assert recognize_norms(edited(NORM, *NOT_WEIGHTS[factor])) == ["nn.rms_norm", "multiply"]
 
 
 def test_a_norm_over_rows_keeps_its_weight_outside():
@@ -153,7 +153,7 @@ def main(x: (8, 8), w: (8,)):
 def test_a_layer_norm_is_the_rms_norm_of_the_centred_tensor():
     centred = "centred = R.subtract(x, R.mean(x, axis=[-1], keepdims=True))\n    square ="
     mod = edited(NORM, "r(x,", "r(centred,", "y(x,", "y(centred,", "square =", centred)
-    assert recognized(mod) == ["mean", "subtract", "nn.rms_norm"]
+    assert recognize_norms(mod) == ["mean", "subtract", "nn.rms_norm"]
 
 
 def test_what_others_read_stays():
@@ -162,7 +162,7 @@ def test_what_others_read_stays():
         "out = R.multiply(normalized, w)",
         "out = R.multiply(normalized, w)\n    return out, mean, normalized",
     )
-    found = recognized(mod)
+    found = recognize_norms(mod)
     assert found.count("nn.rms_norm") == 2  # with the weight, and without it
     assert found.count("mean") == 1
 
@@ -272,7 +272,7 @@ STAYS = {  # name: (parameters, what is not moved)
 }  # fmt: skip
 
 
-def rewritten(a_pass: tvm.ir.transform.Pass, mod: tvm.IRModule) -> str:
+def rewrite(a_pass: tvm.ir.transform.Pass, mod: tvm.IRModule) -> str:
     """The operators after `a_pass`, which gives the same numbers and does nothing in a second run."""
     return " ".join(operators(judge_pass(a_pass, mod, a_pass.info.name, "this graph")))
 
@@ -280,7 +280,7 @@ def rewritten(a_pass: tvm.ir.transform.Pass, mod: tvm.IRModule) -> str:
 @pytest.mark.parametrize("name", MOVES)
 def test_reshapes_move_behind_products(name):
     text, expected = MOVES[name]
-    assert rewritten(canonicalize(), relax_module(text)) == expected
+    assert rewrite(canonicalize(), relax_module(text)) == expected
 
 
 @pytest.mark.parametrize("name", STAYS)
@@ -300,7 +300,7 @@ def main(x: (2, 3), y: (3, 2)):
     wide = R.broadcast_to(flat, (2, 6))
     return rounded, wide
 """)
-    assert rewritten(DropNoOps(), mod) == "astype astype reshape reshape broadcast_to"
+    assert rewrite(DropNoOps(), mod) == "astype astype reshape reshape broadcast_to"
 
 
 def test_a_matrix_is_not_repeated_for_each_batch():
@@ -308,7 +308,7 @@ def test_a_matrix_is_not_repeated_for_each_batch():
 def main(x: (5, 2, 4), w: (3, 4)):
     out = R.matmul(x, R.broadcast_to(R.permute_dims(w), (5, 4, 3)))
 """)
-    assert rewritten(DropNoOps(), mod) == "permute_dims matmul"
+    assert rewrite(DropNoOps(), mod) == "permute_dims matmul"
 
 
 @pytest.mark.parametrize("x", ["(2, 4)", "(1, 2, 4)"])
@@ -324,7 +324,7 @@ def test_a_matrix_that_gives_the_result_its_batches_stays_repeated(x):
 )
 def test_squares_and_cubes_are_products(exponent, product):
     mod = relax_module(f"def main(x: (3, 4)):\n    out = R.power(x, R.const({exponent}))")
-    assert rewritten(ExpandPowers(), mod) == product
+    assert rewrite(ExpandPowers(), mod) == product
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def convolution(attributes: str, filters: str = "F", size: str = "(2, 3, 6, 8)")
 
 
 def test_patches_are_rows_of_a_linear_layer():
-    found = rewritten(canonicalize(), convolution("strides=[2, 4]"))
+    found = rewrite(canonicalize(), convolution("strides=[2, 4]"))
     assert "matmul" in found and "conv2d" not in found
 
 

@@ -1,4 +1,4 @@
-"""The tables of `python -m chapters bench 11`, from made-up seconds; and pages say what was measured and recorded."""
+"""What `python -m chapters bench 11` measures, and that pages say what was measured and recorded."""
 
 from __future__ import annotations
 
@@ -23,90 +23,19 @@ from chapters.kit.bench.results import load
 from chapters.kit.chat.conversation import describe_turn
 from chapters.kit.decoder.llama_config import LlamaConfig
 
-SECONDS = {
-    "fusion_by_hand decode": 10e-3,
-    "fusion_by_hand prefill": 0.5,
-    "llama.cpp decode": 20e-3,
-    "llama.cpp prefill": 1.0,
-    "llama.cpp, Q4_0, flash attention decode": 16e-3,
-    "llama.cpp, Q4_0, flash attention prefill": 0.8,
-    "llama.cpp, Q4_0, plain attention decode": 15e-3,
-    "llama.cpp, Q4_0, plain attention prefill": 0.9,
-    "Transformers decode": 50e-3,
-    "Transformers prefill": 2.0,
-}
-HALVES = {name: value / 2 for name, value in SECONDS.items()}
-KERNELS = dict.fromkeys(bench_kernels.ORDER, 1e-3) | {"gate, up": 4e-3}
-MEASURED = {
-    "threads": {
-        "1": {"seconds": SECONDS, "errors": {}, "bandwidth": 20e9},
-        "2": {"seconds": HALVES, "errors": {}, "bandwidth": 25e9},
-    },
-    "bytes": {
-        name: 540_000_000 if name.startswith("T") else 100_000_000 for name in bench_inputs.NAMES
-    },
-    "context": 100,
-    "prefill": 256,
-    "first token": {"fusion_by_hand": 2.0, "llama.cpp": 0.5},
-    "kernels": {
-        bench_kernels.FLOATS: KERNELS,
-        bench_kernels.ROUNDED: KERNELS,
-        bench_kernels.BYTES: {
-            **dict.fromkeys(bench_kernels.PRODUCTS, 30_000_000),
-            "gate, up": 60_000_000,
-            bench_kernels.PER_SECOND: 20e9,
-        },
-    },
-    "perplexity": dict.fromkeys(bench_inputs.NAMES, 28.621),
-}
-
-
-def test_units_and_shares_of_the_decoder():
-    rows = {row[0]: row[1:] for row in bench.make_table(MEASURED).rows}
-    assert rows["fusion_by_hand"] == (
-        "100 MB",
-        "28.62",
-        "10 / 5",
-        "100 / 200",
-        "10.0 / 20.0",  # 100 MB in 10 and in 5 ms
-        "50% / 80%",  # of 20 and 25 GB/s
-        "512 / 1024",
-    )
-    assert rows["Transformers"][:5] == ("540 MB", "28.62", "50 / 25", "20 / 40", "10.8 / 21.6")
-    assert "20.0 / 25.0 GB/s" in bench.make_table(MEASURED).note
-
-
-def test_llama_cpp_at_its_best_is_the_faster_attention_of_each_function():
-    row = next(row for row in bench.make_table(MEASURED).rows if row[0] == bench_inputs.BEST)
-    assert row[3] == "15 / 7.5" and row[-1] == "320 / 640"
+README = " ".join((ROOT / "README.md").read_text("utf-8").split())
+LESSON = (ROOT / "chapters/ch11_a_real_model/lesson.md").read_text("utf-8")
+CHAT = load("ch11_chat")["measured"]
 
 
 def test_what_was_not_measured_has_no_row():
-    names = [row[0] for row in bench.make_table(MEASURED).rows]
-    assert names == ["fusion_by_hand", "llama.cpp", "llama.cpp, Q4_0", "Transformers"]
-    alone = {"1": {**MEASURED["threads"]["1"], "seconds": dict(list(SECONDS.items())[:2])}}
-    table = bench.make_table({**MEASURED, "threads": alone})
-    assert [row[:4] for row in table.rows] == [("fusion_by_hand", "100 MB", "28.62", "10")]
+    """The tables of everything are on the page of results."""
+    seconds = CHAT["threads"]["1"]["seconds"]
+    ours = {name: seconds[name] for name in seconds if name.startswith(f"{bench_inputs.OURS} ")}
+    alone = {"1": {**CHAT["threads"]["1"], "seconds": ours}}
+    table = bench.make_table({**CHAT, "threads": alone})
+    assert [row[0] for row in table.rows] == [bench_inputs.OURS]
     assert "With 1 thread." in table.note
-
-
-def test_first_token_is_compared_with_ours():
-    rows = first_token.make_table(MEASURED["first token"]).rows
-    assert rows == [("fusion_by_hand", "2 s", "1.00 ×"), ("llama.cpp", "500 ms", "0.25 ×")]
-
-
-def test_kernels_and_the_rest_add_up_to_a_step():
-    table = bench_kernels.make_table(MEASURED["kernels"])
-    assert table.rows[2] == ("gate, up", "4.00 ms (33%)", "4.00 ms (33%)")
-    assert table.rows[-1] == ("a step", "12.00 ms", "12.00 ms")
-
-
-def test_the_mark_of_a_product_is_the_time_of_reading_its_weights():
-    drawn = {bar.name: bar for bar in bench.make_tables(MEASURED)["step"].bars}
-    assert list(drawn) == list(bench_kernels.ORDER)
-    assert drawn["gate, up"].mark == 3e-3  # 60 MB at 20 GB/s
-    assert drawn["head"].mark == 1.5e-3  # longer than its bar: both have noise
-    assert drawn["attention"].mark is None and drawn["attention"].words == "1.00 ms, 8%"
 
 
 SIZES = LlamaConfig(64, 96, 2, 4, 2, 16, 320, 64)
@@ -258,16 +187,8 @@ def test_the_reference_is_that_of_the_tests(tmp_path):
 
 # --- what was measured, as pages say it -----------------------------------------------------------
 
-README = " ".join((ROOT / "README.md").read_text("utf-8").split())
-LESSON = (ROOT / "chapters/ch11_a_real_model/lesson.md").read_text("utf-8")
-CHAT = load("ch11_chat")["measured"]
 
-
-def test_the_conversation_is_the_recorded_one(monkeypatch):
-    kept = load(recorded.NAME)["measured"]
-    said = " ".join(recorded.text().split())
-    for turn in kept["turns"]:
-        assert f"> {turn['user']} {' '.join(turn['answer'].split())} [{turn['tokens']} tok" in said
+def test_a_conversation_that_is_not_recorded_says_what_records_it(monkeypatch):
     assert all(len(line) <= recorded.WIDTH for line in recorded.text().splitlines())
     monkeypatch.setattr(recorded, "load", lambda name: None)
     assert recorded.COMMAND in recorded.text()

@@ -43,12 +43,12 @@ from solutions.ch11_a_real_model.quantized import (
     FuseDequantizeTake,
 )
 from tests.kit.test_blocks import SOME_FORMS
-from tests.kit.test_coded_products import random_codes
+from tests.support.quantized import draw_quantized
 
 FUSE = [FuseDequantizeTake(), FuseDequantizeMatmul()]
 
 
-def close(found: np.ndarray, exact: np.ndarray) -> None:
+def assert_close(found: np.ndarray, exact: np.ndarray) -> None:
     """Equal within 1e-5 of the largest number: sums of 64 products in float32."""
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max(), strict=False)
     assert found.shape == exact.shape
@@ -104,7 +104,7 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("form", SOME_FORMS[::3], ids=str)
 def test_no_layer_keeps_a_float_matrix(form):
-    shared, first, second = (random_codes(form, n, K) for n in (N, 32, 16))
+    shared, first, second = (draw_quantized(form, n, K) for n in (N, 32, 16))
     net = Net(*(CodedMatrix(form, len(one.codes), K) for one in (shared, first, second)))
     inputs = {
         "numbers": nn.spec.Tensor(["s"], "int32"),
@@ -131,8 +131,8 @@ def test_no_layer_keeps_a_float_matrix(form):
     found = run(layer.fused(fused), numbers, [arrays[name] for name, _ in parameters])
     shared, first, second = (one.floats().astype("float64") for one in (shared, first, second))
     x = shared[np.clip(numbers, 0, N - 1)]
-    close(found[0], x @ np.concatenate([first, second]).T)
-    close(found[1], x @ shared.T)
+    assert_close(found[0], x @ np.concatenate([first, second]).T)
+    assert_close(found[1], x @ shared.T)
 
 
 def test_functions_of_another_compiler_stay():

@@ -197,7 +197,9 @@ def test_the_smallest_matrix_is_recognized():
     assert form_of(kernel(form, (1, 4))) == form
 
 
-def unpacks(element: Callable, form: Form = FORM, *, words="int32", out="float32", shape=(N, K)):
+def unpacking_kernel(
+    element: Callable, form: Form = FORM, *, words="int32", out="float32", shape=(N, K)
+):
     """The kernel whose element (j, k) is element(codes, scales, j, k), under the name that `kernel` gives it."""
     (codes, _), (scales, dtype) = form.shapes(N, K)
     arrays = [
@@ -210,33 +212,33 @@ def unpacks(element: Callable, form: Form = FORM, *, words="int32", out="float32
     return te.create_prim_func([*arrays, made]).without_attr("global_symbol")
 
 
-def weights(form: Form) -> Callable:
-    """The elements of `form` as `unpacks` takes them."""
+def elements_of(form: Form) -> Callable:
+    """The elements of `form` as `unpacking_kernel` takes them."""
     return lambda codes, scales, j, k: weight(form, codes, scales, j, k)
 
 
 WITHOUT = Form(4, 32, False, "float16", 16)
 CHANGED = {  # one of each: in what is computed, and in each buffer's dtype and shape
-    "twice as much": unpacks(lambda c, s, j, k: weight(FORM, c, s, j, k) * 2.0),
-    "another zero": unpacks(lambda c, s, j, k: weight(WITHOUT, c, s, j, k) + 1.0, WITHOUT),
-    "the scale as minimum": unpacks(
+    "twice as much": unpacking_kernel(lambda c, s, j, k: weight(FORM, c, s, j, k) * 2.0),
+    "another zero": unpacking_kernel(lambda c, s, j, k: weight(WITHOUT, c, s, j, k) + 1.0, WITHOUT),
+    "the scale as minimum": unpacking_kernel(
         lambda c, s, j, k: weight(WITHOUT, c, s, j, k) + s[j // 16, k // 32, 0, j % 16], FORM
     ),
-    "lanes backwards": unpacks(lambda c, s, j, k: weight(FORM, c, s, N - 1 - j, k)),
-    "the next group": unpacks(lambda c, s, j, k: weight(FORM, c, s, j, (k + 32) % K)),
-    "float64": unpacks(weights(FORM), out="float64"),
-    "float16": unpacks(weights(FORM), out="float16"),
-    "unsigned words": unpacks(weights(FORM), words="uint32"),
-    "half of the rows": unpacks(weights(FORM), shape=(N // 2, K)),
-    "half of the steps": unpacks(weights(FORM), shape=(N, K // 2)),
-    "transposed": unpacks(lambda c, s, j, k: weight(FORM, c, s, k, j), shape=(K, N)),
+    "lanes backwards": unpacking_kernel(lambda c, s, j, k: weight(FORM, c, s, N - 1 - j, k)),
+    "the next group": unpacking_kernel(lambda c, s, j, k: weight(FORM, c, s, j, (k + 32) % K)),
+    "float64": unpacking_kernel(elements_of(FORM), out="float64"),
+    "float16": unpacking_kernel(elements_of(FORM), out="float16"),
+    "unsigned words": unpacking_kernel(elements_of(FORM), words="uint32"),
+    "half of the rows": unpacking_kernel(elements_of(FORM), shape=(N // 2, K)),
+    "half of the steps": unpacking_kernel(elements_of(FORM), shape=(N, K // 2)),
+    "transposed": unpacking_kernel(lambda c, s, j, k: weight(FORM, c, s, k, j), shape=(K, N)),
 }
 
 
 @pytest.mark.parametrize("form", SOME_FORMS, ids=str)
 def test_the_kernel_written_out_is_recognized(form):
     """So the changes above are the reason why the others are not."""
-    assert form_of(unpacks(weights(form), form)) == form
+    assert form_of(unpacking_kernel(elements_of(form), form)) == form
 
 
 @pytest.mark.parametrize("name", CHANGED)

@@ -19,7 +19,7 @@ import pytest
 
 from chapters.ch11_a_real_model import chat as program
 from chapters.ch11_a_real_model import recorded, your_machine
-from chapters.ch11_a_real_model.passes import PASSES, phases
+from chapters.ch11_a_real_model.passes import PASSES, chat_model, phases
 from chapters.child import patience
 from chapters.kit.chat.compiled import compile_decoder
 from chapters.kit.chat.gguf_file import read_gguf
@@ -125,12 +125,12 @@ def test_a_conversation_of_several_turns_that_ctrl_c_does_not_end(cache, termina
     assert int(re.search(r"for (\d+) tokens to read", chat.after)[1]) < 100
     chat.expect("> ")
     chat.sendeof()
-    chat.expect(chat_ends())
+    chat.expect(end_of_output())
     chat.close()
     assert chat.exitstatus == 0
 
 
-def chat_ends():
+def end_of_output():
     import pexpect
 
     return pexpect.EOF
@@ -141,7 +141,7 @@ def test_ctrl_c_ends_a_single_answer_and_says_so_to_the_shell(cache, terminal):
     chat.expect(r" in [\d.]+ s\r\n")
     chat.expect(r"\w+ \w+ \w+ \w+ \w+")
     chat.sendintr()
-    chat.expect(chat_ends())
+    chat.expect(end_of_output())
     chat.close()
     assert " …" in chat.before and chat.exitstatus == program.INTERRUPTED
 
@@ -153,7 +153,7 @@ def test_ctrl_c_while_the_model_is_compiled_is_one_sentence(tmp_path, terminal):
         chat.expect("compiled by", timeout=1.5)
     chat.sendintr()
     chat.expect("Stopped before the model was ready.")
-    chat.expect(chat_ends())
+    chat.expect(end_of_output())
     chat.close()
     assert "Traceback" not in chat.before and chat.exitstatus == program.INTERRUPTED
     assert not list((tmp_path / "compiled").iterdir())
@@ -250,7 +250,7 @@ def test_a_conversation_is_recorded(real_model, monkeypatch):
 # --- the options, and what is said before the first answer --------------------------------------------------
 
 
-def options(**changed) -> SimpleNamespace:
+def make_options(**changed) -> SimpleNamespace:
     defaults = {"prompt": "Hi", "threads": None, "gguf": None, "temperature": 0.0, "seed": 0}
     defaults |= {"context": command.LONGEST, "exact": False, "device": None, "remote": None}
     defaults |= {"without": "", "explain": False}
@@ -261,7 +261,7 @@ def test_temperature_and_seed_choose_the_answer(cache, model, monkeypatch):
     monkeypatch.setenv("FUSION_CACHE", str(cache))
 
     def answer(**changed) -> str:
-        chat = program.start(options(gguf=model, **changed))
+        chat = program.start(make_options(gguf=model, **changed))
         with chat.renderer:
             ids, _ = chat.prompt("Write a poem.")
             pieces = chat.answer(ids)
@@ -274,13 +274,13 @@ def test_temperature_and_seed_choose_the_answer(cache, model, monkeypatch):
 def test_threads_are_those_that_tvm_starts(monkeypatch):
     monkeypatch.setenv("TVM_NUM_THREADS", "7")
     monkeypatch.setattr(program, "run", lambda _: int(os.environ["TVM_NUM_THREADS"]))
-    assert command.run(options(threads=1)) == 1 and command.run(options()) == 1
+    assert command.run(make_options(threads=1)) == 1 and command.run(make_options()) == 1
 
 
 def test_more_threads_than_processors_are_refused():
     """They would wait for each other, each keeping a processor busy: an answer then takes minutes."""
     with pytest.raises(ValueError, match=f"N is at most {processors()} here"):
-        program.run(options(threads=processors() + 1))
+        program.run(make_options(threads=processors() + 1))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_more_threads_than_processors_are_refused():
 )  # fmt: skip
 def test_whose_passes_compiled_the_model_is_said(by, kept, said, model, monkeypatch, capsys):
     monkeypatch.setattr(program, "chat_model", lambda *_: (None, by, kept))
-    program.start(options(gguf=model))
+    program.start(make_options(gguf=model))
     assert said in capsys.readouterr().err
 
 
@@ -348,18 +348,11 @@ def file():
 
 
 @pytest.fixture(scope="module")
-def target():
-    return llvm_host()["target"]
-
-
-@pytest.fixture(scope="module")
-def weights(file, target):
-    return Weights(file, read_config(file), lanes_of(target))
-
-
-@pytest.fixture(scope="module")
-def rounding(weights, target):
-    return ChatModel(compile_decoder(weights, target, phases), weights)
+def rounding(cache, file):
+    """The model as the chat runs it: loaded if the first start could keep it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FUSION_CACHE", str(cache))
+        return chat_model(file, read_config(file), False)[0]
 
 
 def one_by_one(model: ChatModel, ids: list[int]) -> np.ndarray:
@@ -368,7 +361,7 @@ def one_by_one(model: ChatModel, ids: list[int]) -> np.ndarray:
     return np.stack([model.feed([one]).copy() for one in ids])
 
 
-def test_logits_equal_numpy(file, target, weights, rounding):
+def test_logits_equal_numpy(file, rounding):
     """Without rounding within 1e-4 of the largest logit: float32 against float64 through 30 layers.
 
     With x rounded to 8 bits the logits are off by 0.25 on average, where their standard deviation is 7. llama.cpp's,
@@ -377,6 +370,8 @@ def test_logits_equal_numpy(file, target, weights, rounding):
     answer = RECORD["answers"][0]
     ids = answer["tokens"] + answer["answer"]
     expected = logits_of(file.path, ids)
+    target = llvm_host()["target"]
+    weights = Weights(file, read_config(file), lanes_of(target))
     exact = Reader(compile_decoder(weights, target, phases, True, READS), weights).all_logits(ids)
     assert np.abs(exact - expected).max() < 1e-4 * np.abs(expected).max()
     if dot_products(target):

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.ch11_a_real_model.passes import phases
+from chapters.ch11_a_real_model.explain import explain
+from chapters.ch11_a_real_model.passes import MULTIPLY, phases
 from chapters.checking.programs import kernels
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.chat.cache_layout import LANES, rope_table
@@ -92,7 +93,9 @@ def random_blocks(kind: str, n: int, k: int, size: float, random: np.random.Gene
     return np.concatenate(parts, axis=-1).reshape(n, -1)
 
 
-def written(kind: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+def write_random_tensor(
+    kind: str, shape: tuple[int, ...], random: np.random.Generator
+) -> np.ndarray:
     """A random tensor as a file stores it, uint8 (rows, bytes) for all types but F32 and F16."""
     if len(shape) == 1:  # the weight of a norm
         return random.uniform(0.5, 1.5, shape).astype("float32")
@@ -121,7 +124,7 @@ class Llama:
             end = next(end for end in self.kinds if end in ("", name.rpartition(".")[2]))
             kind = "F32" if len(shape) == 1 else self.kinds[end]
             if not (self.tied and name == "output"):
-                self.stored[name] = kind, written(kind, shape, random)
+                self.stored[name] = kind, write_random_tensor(kind, shape, random)
 
     def save(self, path: Path) -> Path:
         writer = gguf.GGUFWriter(path, FIELDS["general.architecture"])
@@ -214,7 +217,7 @@ def model(path):
     return of
 
 
-def conversation(model: ChatModel, reference: Reference):
+def hold_conversation(model: ChatModel, reference: Reference):
     """(the logits of the model, those of the reference) after each of STEPS."""
     random, vocab = np.random.default_rng(1), len(reference.floats("token_embd"))
     for s in STEPS:
@@ -225,18 +228,18 @@ def conversation(model: ChatModel, reference: Reference):
 @pytest.mark.parametrize("name", LLAMAS)
 def test_exact_logits(name, model, path):
     held = model(name, True)
-    for found, exact in conversation(held, Reference(path(name))):
+    for found, exact in hold_conversation(held, Reference(path(name))):
         assert found.shape == exact.shape and found.dtype == np.float32
         np.testing.assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
     assert held.length == WINDOW == held.config.context_window_size
 
 
-def rounding(path: Path) -> Reference:
+def rounding_reference(path: Path) -> Reference:
     """The reference that rounds x as the kernels of this processor do."""
     return Reference(path, rounds=bool(dot_products(QUICK_HERE)))
 
 
-def error(found: np.ndarray, exact: np.ndarray) -> float:
+def relative_error(found: np.ndarray, exact: np.ndarray) -> float:
     """The largest difference, relative to the largest logit."""
     return np.abs(found - exact).max() / np.abs(exact).max()
 
@@ -254,7 +257,9 @@ def test_the_first_logits_with_x_in_8_bits(name, model, path):
     for s in [1, 3] * 5:
         tokens = random.integers(0, VOCAB, s).tolist()
         held.length = 0
-        errors.append(error(held.feed(tokens), rounding(path(name)).feed(tokens)[-1]))
+        errors.append(
+            relative_error(held.feed(tokens), rounding_reference(path(name)).feed(tokens)[-1])
+        )
     assert np.median(errors) <= 1e-4, errors
 
 
@@ -266,8 +271,8 @@ def test_a_conversation_with_x_in_8_bits(name, model, path):
     comes after it, tokens that follow included. That stays below what all roundings of x together do: they move logits
     from exact ones by 2 to 5 % of the largest. A wrong row, scale or head moves a logit by as much as its own size.
     """
-    for found, exact in conversation(model(name, False), rounding(path(name))):
-        assert error(found, exact) <= 0.05
+    for found, exact in hold_conversation(model(name, False), rounding_reference(path(name))):
+        assert relative_error(found, exact) <= 0.05
 
 
 def test_what_the_virtual_machine_does_between_the_kernels_of_a_step(model):
@@ -282,6 +287,31 @@ def test_what_the_virtual_machine_does_between_the_kernels_of_a_step(model):
     assert called["vm.builtin.make_tuple"] == 1  # the results
     assert called["vm.builtin.reshape"] == 1  # the embedded token
     assert called["vm.builtin.alloc_tensor"] <= 12
+
+
+def test_one_weight_at_a_time_gives_the_same_logits(model, path):
+    file = read_gguf(path("Q4_1, and Q8_0 shared"))
+    weights = Weights(file, read_config(file), OWN_LANES)
+    apart = compile_decoder(weights, QUICK_HERE, partial(phases, without=MULTIPLY))
+    models = model("Q4_1, and Q8_0 shared", False), ChatModel(apart, weights)
+    found = [one.feed([3, 1, 4, 1, 5]) for one in models]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4 * np.abs(found[0]).max())
+
+
+@pytest.mark.skipif(not dot_products(QUICK_HERE), reason="products are floats on this processor")
+def test_explain_names_whose_code_made_each_kernel(model, path):
+    held = model("Q4_1, and Q8_0 shared", False)
+    table = explain(held, read_gguf(path("Q4_1, and Q8_0 shared")), held.config, False, "", 3)
+    by_name = {row[0]: row for row in table.rows}
+    products = [row for name, row in by_name.items() if "dequantize_NT_matmul" in name]
+    assert products and all(
+        row[3:] == ("ScheduleCodedProducts", products[0][4]) for row in products
+    )
+    assert products[0][4] == "the reference's (11.3, 11.4)"
+    assert by_name["fuse_add_norm_prefill"][4] == "the reference's (4)"
+    assert any("attention" in name and row[4] == "given" for name, row in by_name.items())
+    shares = [float(row[2].rstrip("%")) for row in table.rows]
+    assert 99 < sum(shares) < 101
 
 
 @pytest.mark.parametrize("target", [QUICK_HERE, DLIGHT_CUDA, WEBGPU], ids=["CPU", "CUDA", "WGSL"])
@@ -355,7 +385,7 @@ def test_neighbours_of_one_type_are_one_matrix(path):
 SMALL = {"": "Q8_0"}
 
 
-def opened(llama: Llama, path: Path):
+def open_model(llama: Llama, path: Path):
     """(the file of a model, its configuration), as `chat` reads them."""
     file = read_gguf(llama.save(path / "model.gguf"))
     return file, read_config(file)
@@ -374,7 +404,7 @@ def opened(llama: Llama, path: Path):
 )
 def test_the_context_is_a_multiple_of_a_block(asked, in_file, window, tmp_path):
     llama = Llama(SMALL, fields={"llama.context_length": in_file})
-    file, _ = opened(llama, tmp_path)
+    file, _ = open_model(llama, tmp_path)
     assert read_config(file, asked).context_window_size == window
     assert window % LANES == 0
 
@@ -382,7 +412,9 @@ def test_the_context_is_a_multiple_of_a_block(asked, in_file, window, tmp_path):
 def test_what_a_file_may_leave_out(tmp_path):
     """The sizes of a head, the number of key-value heads, and theta, as llama.cpp completes them."""
     absent = ["attention.head_count_kv", "rope.freq_base", "rope.dimension_count"]
-    file, config = opened(Llama(SMALL, fields={f"llama.{name}": None for name in absent}), tmp_path)
+    file, config = open_model(
+        Llama(SMALL, fields={f"llama.{name}": None for name in absent}), tmp_path
+    )
     assert config.num_key_value_heads == HEADS and config.rope_theta == 10000.0
     assert config.head_dim == D
     with pytest.raises(GGUFError):  # the file's k and v are those of two heads
@@ -391,7 +423,9 @@ def test_what_a_file_may_leave_out(tmp_path):
 
 def test_a_head_may_have_another_size(tmp_path):
     fields = {f"llama.{name}": 32 for name in ("attention.key_length", "attention.value_length")}
-    _, config = opened(Llama(SMALL, fields={**fields, "llama.rope.dimension_count": 32}), tmp_path)
+    _, config = open_model(
+        Llama(SMALL, fields={**fields, "llama.rope.dimension_count": 32}), tmp_path
+    )
     assert config.head_dim == 32
 
 
@@ -478,7 +512,7 @@ def test_a_file_is_refused_in_one_sentence(llama, part, tmp_path, monkeypatch):
     monkeypatch.setattr("chapters.kit.chat.weights.rope_table", table)
     path = tmp_path / "model.gguf"
     with pytest.raises(GGUFError) as refused:
-        file, config = opened(llama, tmp_path)
+        file, config = open_model(llama, tmp_path)
         list(Weights(file, config, 16).arrays())
     message = str(refused.value).replace(str(path), "PATH")
     assert part in message and "PATH" in message
@@ -487,7 +521,7 @@ def test_a_file_is_refused_in_one_sentence(llama, part, tmp_path, monkeypatch):
 
 
 def test_a_context_that_does_not_fit_into_memory_is_refused(tmp_path):
-    file, _ = opened(with_fields(context_length=2**32 - 16), tmp_path)
+    file, _ = open_model(with_fields(context_length=2**32 - 16), tmp_path)
     with pytest.raises(
         ValueError,
         match=r"A context of 4,000,000,000 tokens takes .* choose a smaller --context",

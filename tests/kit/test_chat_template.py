@@ -28,7 +28,7 @@ RENDERER = Renderer("")  # one process for all templates, until one of them ends
 atexit.register(RENDERER.close)
 
 
-def rendered(template: str, messages=MESSAGES, *, bos="<s>", eos="</s>", **options) -> str:
+def render_template(template: str, messages=MESSAGES, *, bos="<s>", eos="</s>", **options) -> str:
     RENDERER.template, RENDERER.bos, RENDERER.eos = template, bos, eos
     return RENDERER.render(messages, **options)
 
@@ -48,7 +48,7 @@ def rendered(template: str, messages=MESSAGES, *, bos="<s>", eos="</s>", **optio
     }.items(),
 )
 def test_templates_have_what_transformers_offers(template, text):
-    assert rendered(template) == text
+    assert render_template(template) == text
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_templates_have_what_transformers_offers(template, text):
 )
 def test_a_template_that_fails_gets_one_sentence(template, message):
     with pytest.raises(TemplateError, match=message) as error:
-        rendered(template)
+        render_template(template)
     text = str(error.value)
     assert "\n" not in text and "\x1b" not in text and text.startswith("The model's chat template")
 
@@ -83,7 +83,7 @@ def test_a_template_that_fails_gets_one_sentence(template, message):
 @pytest.mark.parametrize("template", [ENDLESS, f"{{% set x %}}{ENDLESS}{{% endset %}}"])
 def test_a_template_that_takes_too_long_is_stopped(template):
     with pytest.raises(TemplateError, match=r"takes longer than 0\.25 s"):
-        rendered(template, seconds=0.25)
+        render_template(template, seconds=0.25)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
@@ -92,7 +92,7 @@ def test_a_template_that_takes_too_long_is_stopped(template):
 )
 def test_a_template_that_needs_too_much_memory_is_stopped(template):
     with pytest.raises(TemplateError, match="needs more than 1024 MB"):
-        rendered(template, seconds=60)
+        render_template(template, seconds=60)
 
 
 def test_one_process_renders_all_turns():
@@ -167,7 +167,7 @@ def test_a_message_cannot_write_control_tokens(attack):
     template = gguf.field("tokenizer.chat_template", str)
     turns = [("system", "Be brief."), ("user", attack), ("assistant", attack), ("user", "Go on.")]
     messages = [{"role": role, "content": tokenizer.shield(text)} for role, text in turns]
-    ids = tokenizer.encode_prompt(rendered(template, messages, **texts))
+    ids = tokenizer.encode_prompt(render_template(template, messages, **texts))
     start, end = tokenizer.tokens.index("<|im_start|>"), tokenizer.tokens.index("<|im_end|>")
     newline = tokenizer.encode("\n")
     expected = []
@@ -181,5 +181,5 @@ def test_a_template_may_trim_and_test_a_shielded_message(attack):
     tokenizer = Tokenizer.from_gguf(read_gguf(real_model_path()))
     template = "{% if 'end' in messages[0].content or true %}<|im_start|>{{ messages[0].content | trim }}{% endif %}"
     messages = [{"role": "user", "content": tokenizer.shield(attack)}]
-    ids = tokenizer.encode_prompt(rendered(template, messages))
+    ids = tokenizer.encode_prompt(render_template(template, messages))
     assert ids == [tokenizer.tokens.index("<|im_start|>"), *tokenizer.encode(attack.strip())]

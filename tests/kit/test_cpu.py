@@ -33,11 +33,11 @@ LANES = 16
 EVERY = 1 << 16
 
 
-def bits(buffer, chunk):
+def load_bits(buffer, chunk):
     return loaded(buffer[T.ramp(chunk * 2 * LANES, 1, 2 * LANES)], LANES)
 
 
-def total(a, b):
+def add_pairs(a, b):
     halves = (half(a, LANES) + half(b, LANES) for half in (even, odd))
     return stored(joined(*halves, LANES), LANES)
 
@@ -50,7 +50,9 @@ def add():
         B = T.match_buffer(q, (EVERY,), "bfloat16")
         D = T.match_buffer(r, (EVERY,), "bfloat16")
         for chunk in T.serial(EVERY // (2 * LANES)):
-            D[T.ramp(chunk * 2 * LANES, 1, 2 * LANES)] = total(bits(A, chunk), bits(B, chunk))
+            D[T.ramp(chunk * 2 * LANES, 1, 2 * LANES)] = add_pairs(
+                load_bits(A, chunk), load_bits(B, chunk)
+            )
 
     return tvm.compile(main, target="llvm")["main"]
 
@@ -86,12 +88,12 @@ INPUTS = {
 }
 
 
-def of(name: str, dtype: str = "float32") -> tirx.PrimFunc:
+def elementwise_kernel(name: str, dtype: str = "float32") -> tirx.PrimFunc:
     x = te.placeholder((COUNT,), dtype, "x")
     return te.create_prim_func([x, te.compute((COUNT,), lambda i: getattr(tirx, name)(x[i]))])
 
 
-def run(func: tirx.PrimFunc, x: np.ndarray) -> np.ndarray:
+def run_elementwise(func: tirx.PrimFunc, x: np.ndarray) -> np.ndarray:
     return run_compiled(tvm.IRModule({"main": func}), [x, np.full_like(x, 7)], QUICK_HERE)[1]
 
 
@@ -100,7 +102,7 @@ def run(func: tirx.PrimFunc, x: np.ndarray) -> np.ndarray:
 def test_the_error_is_within_the_stated_bound(name, inputs):
     x = INPUTS[inputs].astype("float32")
     with np.errstate(all="ignore"):
-        got = run(vectorizable(of(name)), x).astype("float64")
+        got = run_elementwise(vectorizable(elementwise_kernel(name)), x).astype("float64")
         exact = EXACT[name](x.astype("float64"))
         rounded = exact.astype("float32")
     np.testing.assert_array_equal(np.isnan(got), np.isnan(exact))
@@ -116,7 +118,7 @@ def test_the_error_is_within_the_stated_bound(name, inputs):
 def test_edges(name):
     edges = [np.inf, -np.inf, np.nan, 0.0, -0.0, 3e38, -3e38, 88.72, 88.73, -103.9, -104.1, 1e-45]
     x = np.resize(np.float32(edges), COUNT)
-    got = run(vectorizable(of(name)), x)[: len(edges)]
+    got = run_elementwise(vectorizable(elementwise_kernel(name)), x)[: len(edges)]
     with np.errstate(all="ignore"):
         exact = EXACT[name](x[: len(edges)].astype("float64")).astype("float32")
     np.testing.assert_allclose(
@@ -126,7 +128,7 @@ def test_edges(name):
 
 def test_float16_is_computed_in_float32_and_rounded_once():
     x = np.linspace(-9, 9, COUNT).astype("float16")
-    got = run(vectorizable(of("exp", "float16")), x)
+    got = run_elementwise(vectorizable(elementwise_kernel("exp", "float16")), x)
     np.testing.assert_array_equal(got, np.exp(x.astype("float32")).astype("float16"))
 
 
@@ -136,7 +138,7 @@ def test_no_element_needs_a_call_any_more(name):
     target = Target({**QUICK_HERE.export(), "opt-level": 3})
     before, after = (
         tvm.compile(func, target=target).mod.inspect_source("ll")
-        for func in (of(name), vectorizable(of(name)))
+        for func in (elementwise_kernel(name), vectorizable(elementwise_kernel(name)))
     )
     calls = re.compile(r"@(erff|llvm\.exp\.)")
     assert calls.search(before) and not calls.search(after)
@@ -154,11 +156,13 @@ def test_other_dtypes_and_other_functions_stay():
                 y[vi] = T.exp(x[vi]) + T.cast(T.log(z[vi]), "float64")
 
     tvm.ir.assert_structural_equal(vectorizable(main), main)
-    tvm.ir.assert_structural_equal(vectorizable(of("exp", "bfloat16")), of("exp", "bfloat16"))
+    tvm.ir.assert_structural_equal(
+        vectorizable(elementwise_kernel("exp", "bfloat16")), elementwise_kernel("exp", "bfloat16")
+    )
 
 
 def test_the_pass_leaves_the_module_it_is_given_alone():
-    mod = tvm.IRModule({"main": of("tanh")})
+    mod = tvm.IRModule({"main": elementwise_kernel("tanh")})
     before = mod.clone()
     changed = VectorizeTranscendentals()(mod)
     assert structural_equal(mod, before) and not structural_equal(changed, before)

@@ -34,7 +34,7 @@ REMAP = 'vi, vk = T.axis.remap("SR", [i, k])'
 PIPELINE = fusion_pipeline(QUICK)
 
 
-def run(func: tirx.PrimFunc, arrays: list[np.ndarray]) -> list[np.ndarray]:
+def run_copies(func: tirx.PrimFunc, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """What `arrays` are after a call of `func` with copies of them."""
     kernel = tvm.compile(func.with_attr("global_symbol", "main"), target=QUICK)["main"]
     tensors = [tvm.runtime.tensor(array) for array in arrays]
@@ -47,11 +47,11 @@ def assert_same(func: tirx.PrimFunc, scheduled: tirx.PrimFunc) -> None:
     random = np.random.default_rng(0)
     shapes = [[int(extent) for extent in buffer.shape] for buffer in func.params]
     arrays = [np.asarray(random.standard_normal(shape) * 4, "float32") for shape in shapes]
-    for a, b in zip(run(func, arrays), run(scheduled, arrays), strict=True):
+    for a, b in zip(run_copies(func, arrays), run_copies(scheduled, arrays), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-def columns(dtype: str, kind: str) -> tvm.IRModule:
+def reduce_columns(dtype: str, kind: str) -> tvm.IRModule:
     """A reduction over the rows of (5, 16)."""
     return relax_module(f'def main(x: (5, 16, "{dtype}")): out = R.{kind}(x, axis=[0])')
 
@@ -60,13 +60,13 @@ def columns(dtype: str, kind: str) -> tvm.IRModule:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int8", "float16"])
 def test_columns_of_every_dtype(dtype, kind):
     x = (np.arange(80).reshape(5, 16) % 3).astype(dtype)
-    found = run_main(columns(dtype, kind), x, target=QUICK)
+    found = run_main(reduce_columns(dtype, kind), x, target=QUICK)
     expected = getattr(x.astype("float32"), kind)(axis=0)
     np.testing.assert_array_equal(found.astype("float32"), expected)
 
 
 def test_columns_of_bool_compile():
-    tvm.compile(columns("bool", "mean"), QUICK, relax_pipeline=PIPELINE)
+    tvm.compile(reduce_columns("bool", "mean"), QUICK, relax_pipeline=PIPELINE)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -76,7 +76,7 @@ def test_a_matrix_as_it_is_stored_compiles(dtype):
     tvm.compile(mod, QUICK, relax_pipeline=PIPELINE)
 
 
-def sums(
+def sum_kernel(
     a: tuple[int, ...], c: tuple[int, ...], to: str, of: str, *loops: str, axes: str = REMAP
 ) -> tirx.PrimFunc:
     """A block with `axes` in `loops` that sums A[of] into C[to], for A of shape `a` and C of shape `c` in float32."""
@@ -103,7 +103,7 @@ def iteration(A: T.Buffer((8, 8), "float32"), x: T.Buffer((8,), "float32")):
                 x[vi] = T.tanh(y[vi])
 
 
-REPEATED = sums((8, 8), (8,), "vi", "vi, vk", "for _step, i, k in T.grid(3, 8, 8):")
+REPEATED = sum_kernel((8, 8), (8,), "vi", "vi, vk", "for _step, i, k in T.grid(3, 8, 8):")
 
 
 @T.prim_func(s_tir=True)
@@ -149,20 +149,22 @@ def test_turns_that_share_nothing_run_in_parallel():
     assert_same(own_scratch, scheduled)
 
 
-TRIANGLE = sums((8, 8), (8,), "vi", "vk, vi", "for i in range(8):", "for k in range(i + 1):")
+TRIANGLE = sum_kernel((8, 8), (8,), "vi", "vk, vi", "for i in range(8):", "for k in range(i + 1):")
 THREE = 'vi, vj, vk = T.axis.remap("SSR", [i, j, k])'
 PARALLEL = ("for i in T.parallel(6):", "for j in T.serial(8):", "for k in T.vectorized(4):")
 THIRD = "vi = T.axis.spatial(16, i); vk = T.axis.reduce(9, k + 3)"
 MAY = f"{REMAP}; T.where(k >= 3)"
 OTHER_SUMS = {
-    "into a number": sums((8,), (), "()", "vk", "for i, k in T.grid(1, 8):"),
+    "into a number": sum_kernel((8,), (), "()", "vk", "for i, k in T.grid(1, 8):"),
     "of a triangle": TRIANGLE,
-    "vectors already": sums((6, 4, 8), (6, 8), "vi, vj", "vi, vk, vj", *PARALLEL, axes=THREE),
-    "of nothing": sums((4, 0), (0,), "vi", "vk, vi", "for i, k in T.grid(0, 4):"),
-    "from the third": sums(
+    "vectors already": sum_kernel((6, 4, 8), (6, 8), "vi, vj", "vi, vk, vj", *PARALLEL, axes=THREE),
+    "of nothing": sum_kernel((4, 0), (0,), "vi", "vk, vi", "for i, k in T.grid(0, 4):"),
+    "from the third": sum_kernel(
         (9, 16), (16,), "vi", "vk, vi", "for i, k in T.grid(16, 6):", axes=THIRD
     ),
-    "where it may": sums((9, 16), (16,), "vi", "vk, vi", "for i, k in T.grid(16, 9):", axes=MAY),
+    "where it may": sum_kernel(
+        (9, 16), (16,), "vi", "vk, vi", "for i, k in T.grid(16, 9):", axes=MAY
+    ),
 }
 
 
@@ -242,7 +244,7 @@ SIZES = [
 ]
 
 
-def product(
+def einsum_kernel(
     spec: str, sizes: dict, *, factor="float32", result="float32", **around
 ) -> tirx.PrimFunc:
     """The two factors and the result of numpy.einsum(spec, …) as a kernel.
@@ -272,7 +274,7 @@ def product(
     return te.create_prim_func([a, b, y], "int64")
 
 
-def check(
+def check_product(
     func: tirx.PrimFunc, spec: str, sizes: dict, before=None, after=None, dtype="float32"
 ) -> None:
     """`func` is tiled, and computes what numpy.einsum does, and what comes before and after it."""
@@ -294,24 +296,24 @@ def check(
 @pytest.mark.parametrize("spec", SPECS[:3])
 def test_sizes_may_be_symbolic(spec, symbolic):
     unknown = {name: tirx.Var(name, "int64") for name in symbolic if name in spec}
-    check(product(spec, SIZES[0] | unknown), spec, SIZES[0])
+    check_product(einsum_kernel(spec, SIZES[0] | unknown), spec, SIZES[0])
 
 
 @pytest.mark.parametrize("spec", SPECS[:3])
 def test_narrow_factors_are_summed_in_float32(spec):
-    check(product(spec, SIZES[0], factor="float16"), spec, SIZES[0], dtype="float16")
+    check_product(einsum_kernel(spec, SIZES[0], factor="float16"), spec, SIZES[0], dtype="float16")
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: str(sizes["m"]))
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_stands_around_the_product_is_part_of_the_kernel(spec, sizes):
-    func = product(
+    func = einsum_kernel(
         spec,
         sizes,
         before=lambda a, *at: a[at] * 0.5 + 1.0,
         after=lambda y, *at: te.exp(y[at] * 0.125),
     )
-    check(func, spec, sizes, lambda a: a * 0.5 + 1, lambda y: np.exp(y / 8))
+    check_product(func, spec, sizes, lambda a: a * 0.5 + 1, lambda y: np.exp(y / 8))
 
 
 @pytest.mark.parametrize("rows", [5, 6, 48])
@@ -337,7 +339,7 @@ CONVOLUTIONS = [
 ]
 
 
-def convolved(x: np.ndarray, w: np.ndarray, padding=(0, 0), strides=(1, 1)) -> np.ndarray:
+def convolve(x: np.ndarray, w: np.ndarray, padding=(0, 0), strides=(1, 1)) -> np.ndarray:
     """Cross-correlation of (n, c, y, x) with (o, c, r, s), in float64."""
     (up, left), (down, right) = padding, strides
     x = np.pad(x.astype("float64"), [(0, 0), (0, 0), (up, up), (left, left)])
@@ -352,7 +354,7 @@ def test_a_convolution_is_a_product_whose_columns_are_windows(call, x, w, option
     tiled = tile_product(func, QUICK_HERE)
     assert "tirx.is_scheduled" in tiled.attrs
     arrays = draw(x, w)
-    exact = convolved(*arrays, **options)
+    exact = convolve(*arrays, **options)
     poison = np.full(exact.shape, np.nan, "float32")
     kernel = tvm.IRModule({"main": tiled.with_attr("global_symbol", "main")})
     *_, found = run_compiled(kernel, [*arrays, poison], QUICK_HERE)
@@ -375,11 +377,11 @@ def test_two_heads_of_queries_may_share_a_head_of_keys(rows):
 
 SQUARE = {"b": 2, "h": 1, "m": 24, "n": 24, "k": 5}
 KEPT = {
-    "one row": product("mk,kn->mn", SIZES[0] | {"m": 1}),
-    "a dot product": product("bk,bk->b", SIZES[0]),
-    "transposed": product("mk,kn->mn", SQUARE, after=lambda y, i, j: y[j, i] + 1),
-    "the next row": product("mk,kn->mn", SQUARE, after=lambda y, i, j: y[(i + 1) % 24, j]),
-    "booleans": product("mk,kn->mn", SQUARE, factor="bool", result="int32"),
+    "one row": einsum_kernel("mk,kn->mn", SIZES[0] | {"m": 1}),
+    "a dot product": einsum_kernel("bk,bk->b", SIZES[0]),
+    "transposed": einsum_kernel("mk,kn->mn", SQUARE, after=lambda y, i, j: y[j, i] + 1),
+    "the next row": einsum_kernel("mk,kn->mn", SQUARE, after=lambda y, i, j: y[(i + 1) % 24, j]),
+    "booleans": einsum_kernel("mk,kn->mn", SQUARE, factor="bool", result="int32"),
 }
 
 
@@ -436,7 +438,7 @@ SHAPES = [
 ]
 
 
-def module(said, terms: int, value: str) -> tvm.IRModule:
+def row_module(said, terms: int, value: str) -> tvm.IRModule:
     return relax_module(
         f"def main(x: {(*said, terms)}, g: ({terms},), b: ({terms},)): out = {value}"
     )
@@ -461,7 +463,7 @@ def kernel_of(mod: tvm.IRModule) -> tirx.PrimFunc:
 @pytest.mark.parametrize(("said", "rows", "terms"), SHAPES)
 def test_rows_are_reduced_with_right_numbers(said, rows, terms, name):
     value, exact = ROW_KERNELS[name]
-    mod = module(said, terms, value)
+    mod = row_module(said, terms, value)
     arrays = draw((*rows, terms), terms, terms)
     expected = exact(*(a.astype("float64") for a in arrays))
     # sums of up to 64 terms of size 1, and a polynomial for exp
@@ -471,7 +473,7 @@ def test_rows_are_reduced_with_right_numbers(said, rows, terms, name):
 @pytest.mark.parametrize("name", [name for name in ROW_KERNELS if name != "a sum and its row"])
 @pytest.mark.parametrize("said", [(5,), (2, 3), ("n",)])
 def test_the_terms_of_a_row_are_reduced_by_vectors(said, name):
-    func = kernel_of(module(said, 48, ROW_KERNELS[name][0]))
+    func = kernel_of(row_module(said, 48, ROW_KERNELS[name][0]))
     body = sums_of_rows(func, QUICK_HERE).mod["main"].body
     loops = nodes(body, tirx.For)
     assert sum(loop.kind == tirx.ForKind.PARALLEL for loop in loops) == 1

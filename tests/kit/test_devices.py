@@ -175,8 +175,8 @@ def test_a_wrong_kernel_is_found_and_not_timed():
 
 @needs_server
 def test_a_session_that_takes_too_long_is_ended_by_the_server(server):
-    remote = open_device("llvm", server.address, seconds=2)
-    time.sleep(4)
+    remote = open_device("llvm", server.address, seconds=1)
+    time.sleep(3)
     with pytest.raises(DeviceError, match=r"stopped the session|went away"):
         check(SMALL, reference, remote)
     assert open_device("llvm", server.address).session, "the next caller is served"
@@ -371,11 +371,11 @@ def test_a_chat_is_compiled_for_a_gpu(decoder, monkeypatch, tmp_path):
 def test_a_chat_on_a_device_gives_the_same_logits(decoder, where, request):
     at = "" if where == "here" else request.getfixturevalue("server").address
     there = open_device("llvm", at)
-    from tests.kit.test_chat_model import Reference, conversation
+    from tests.kit.test_chat_model import Reference, hold_conversation
 
     weights, compiled = decoder(there.target)
     model = ModelOnDevice(compiled, weights, there)
-    for found, exact in conversation(model, Reference(weights.file.path)):
+    for found, exact in hold_conversation(model, Reference(weights.file.path)):
         np.testing.assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
     with pytest.raises(ValueError, match="fit into the context"):
         model.feed([1])

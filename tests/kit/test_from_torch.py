@@ -116,13 +116,13 @@ def test_without_pytorch(monkeypatch):
         load("any.py")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess:
+def run_compile(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "chapters", "compile", "--quick", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
 
 
 def test_the_command_compares_and_explains(write):
-    done = run(write(GOOD))
+    done = run_compile(write(GOOD))
     assert (done.returncode, done.stderr) == (0, "")
     for part in (
         "RMSNorms among them: 1, linear layers: 1",
@@ -134,7 +134,7 @@ def test_the_command_compares_and_explains(write):
 
 
 def test_the_command_refuses_in_one_line(write):
-    done = run(write("x = 1"))
+    done = run_compile(write("x = 1"))
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (2, "", 1)
 
 

@@ -314,13 +314,6 @@ def test_cases_that_begin_too_late_are_named(cuda_stand_in, monkeypatch):
 # --- kernels, tables, pages ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", gpu_norm_bench.DTYPES)
-def test_norm_kernels_become_one_cuda_kernel_each(dtype):
-    for func in gpu_norms.kernels((64, 1, 4096), dtype).values():
-        (kernel,) = HostProgram(func, CUDA).kernels.values()
-        assert "__global__" in kernel.source
-
-
 @pytest.mark.parametrize("layer", bench.plan(quick=True)["ch08_linear"], ids=str)
 def test_layer_kernels_become_one_cuda_kernel_each(layer):
     kernels = {**(bench.steps(layer) if layer.m > 1 else {}), **bench.kernels_for(layer)}
@@ -335,112 +328,44 @@ def test_layer_kernels_become_one_cuda_kernel_each(layer):
         assert "__global__" in kernel.source
 
 
-def times(**seconds: float) -> dict:
-    """Quartiles around these medians, as a results file has them."""
-    return {n: asdict(Quantiles(s, 0.9 * s, 1.1 * s, 100)) for n, s in seconds.items()}
-
-
-def made_up() -> dict[str, dict]:
-    """Results as `bench 8` writes them, with round numbers."""
-    ceilings = {"copy_rate": 4e12, "matrix_rate": 8e14}
-    norm = {"shape": [64, 1, 4096], "dtype": "float16", "bytes": 4_000_000, "operations": 2_000_000}
-    norm["seconds"] = times(copy=1e-6, wide_kernel=1.25e-6, Triton=2e-6)
-    norm["graph_seconds"] = times(wide_kernel=1e-6, Triton=1.5e-6)
-    norm |= {"errors": {"wide_kernel": 1e-4}, "missing": {"quack": "quack is not installed"}}
-    names = {gpu_results.LINEAR: 2e-4, "PyTorch's matmul, then an add": 4e-4}
-    names |= {"shared memory": 8e-3, "wgmma": 2.5e-4}
-    layer = {**dict.fromkeys("mnk", 4096), "dtype": "float16", "operations": 2 * 4096**3}
-    layer |= {"bytes": dict.fromkeys(names, 10**8), "seconds": times(**names)}
-    layer |= {"errors": {}, "missing": {}}
-    linear = {"ceilings": ceilings, "cases": [layer], "skipped": []}
-    norms = {"ceilings": ceilings, "cases": [norm], "skipped": ["float16, (8192, 8192)"]}
-    names = {gpu_results.EAGER_GELU: 2e-4, "mma.sync": 1e-4, "Triton": 1e-4}
-    gelu = {**linear, "cases": [{**layer, "bytes": 10**8, "seconds": times(**names)}]}
-    return {"ch08_norm": norms, "ch08_linear": linear, "ch08_steps": linear, "ch08_gelu": gelu}
-
-
-@pytest.fixture
-def written(folder):
-    for name, measured in made_up().items():
-        save_gpu(name, measured, 8, folder)
-
-
 @pytest.mark.parametrize("name", bench.TABLES)
-def test_a_lesson_shows_what_was_measured(written, name):
-    lesson = bench.show_results(name)
-    text, page = str(lesson), lesson._repr_html_()
-    ours = ("wide_kernel", "wgmma", "mma.sync")
-    assert any(kernel in page for kernel in ours) and "<table" in page
-    assert "bench 8" in text and "not yet" not in text.lower()
+def test_pages_without_results_say_how_to_get_them(folder, name):
+    for what in (bench.show_results(name), results_page.show_chapter(8)):
+        assert "Not yet measured" in str(what) and "bench 8" in str(what)
 
 
-@pytest.mark.parametrize("name", bench.TABLES)
-def test_a_lesson_without_results_says_how_to_get_them(folder, name):
-    said = str(bench.show_results(name))
-    assert "Not yet measured" in said and "bench 8" in said
-
-
-def test_without_results_the_page_has_one_line(folder):
-    told = str(results_page.show_chapter(8))
-    assert told.startswith("Not yet measured") and "bench 8" in told
-
-
-def test_with_results_the_page_shows_each_figure(written):
+def test_pages_show_cases_of_which_a_part_was_measured(folder):
+    """The pages of a whole run are in docs/outputs."""
+    for name in set(bench.TABLES) - {"roofline"}:
+        measured = results.load(name)["measured"]
+        for case in measured["cases"][1:]:
+            seconds = case["seconds"]
+            slowest = max(seconds, key=lambda one, seconds=seconds: seconds[one]["median"])
+            for lost in {slowest, "mma.sync"} - {gpu_results.LINEAR, gpu_results.EAGER_GELU}:
+                seconds.pop(lost, None)
+        measured["skipped"] = ["float16, (8192, 8192)"]
+        results.save(name, measured, "python -m chapters bench 8", folder)
+    for name in bench.TABLES:
+        shown = bench.show_results(name)
+        assert "bench 8" in str(shown) and "<table" in shown._repr_html_()
     page = results_page.show_chapter(8)
-    assert "Not yet" not in str(page) and "in a graph" in str(page)
     figures = [part for part in page.parts if isinstance(part, Figure)]
-    assert len(figures) == 5 and all(one.claim for one in figures)
-    assert all(one.measured.endswith(" on one NVIDIA X.") for one in figures)
-    html = page._repr_html_()
-    assert "<svg" in html and "course-bars" in html
+    assert len(figures) > 4 and all(one.claim for one in figures)
+    assert "not measured for want of time: float16, (8192, 8192)" in str(page)
 
 
-def timed(seconds: dict[str, float], **more) -> dict:
-    bytes_moved = dict.fromkeys(seconds, 10**8)
-    return {"dtype": "float16", "seconds": times(**seconds), "bytes": bytes_moved, **more}
+def test_equal_times_are_no_lead():
+    def case(ours: float) -> dict:
+        times = {"copy": 0.9, "wide_kernel": ours, "Triton": 1.0}
+        seconds = {n: asdict(Quantiles(s, 0.9 * s, 1.1 * s, 100)) for n, s in times.items()}
+        shape = {"dtype": "float16", "bytes": 8, "shape": [8, 8]}
+        return {**shape, "seconds": seconds, "graph_seconds": {}}
 
-
-def test_a_copy_is_a_bound_and_no_library():
-    one_row = timed(
-        {"copy": 1.0, "decode": 1.25, gpu_results.LINEAR: 2.0, "decode, then an add": 1.1},
-        m=1,
-        n=8,
-        k=8,
-        operations=128,
+    cases = [case(seconds) for seconds in (1, 0.8)]
+    (figure,) = gpu_page.draw_norms({"cases": cases, "ceilings": {"copy_rate": 10.0}})
+    assert figure.claim.endswith(
+        "This course is the fastest in 1 of 2 cases; the best of the others takes 1 to 1.25 times our time."
     )
-    (figure,) = gpu_page.draw_linear({"cases": [one_row]})
-    assert figure.claim == (
-        "One row of x in float16, as shares of the speed of a copy of as many bytes: decode 80% to 80%, "
-        "PyTorch's linear 50% to 50%. This course is the fastest in 1 of 1 cases; the best of the others takes 1.6 to "
-        "1.6 times our time."
-    )
-    assert "2 s (50%)" in figure.table.rows[0]
-    points = gpu_results.points_of("ch08_linear", {"measured": {"cases": [one_row]}})
-    assert [point.name for point in points] == ["decode", gpu_results.LINEAR, "decode, then an add"]
-    table = gpu_results.linear_table([one_row])
-    assert "copy" not in table.header and "copy" not in gpu_results.steps_of(one_row)
-    assert table.rows[0][1:3] == ("2 s", "1.60")
-
-
-def test_numbers_on_the_page_are_those_of_the_file(written):
-    cases = made_up()
-    (row,) = gpu_results.linear_table(cases["ch08_linear"]["cases"]).rows
-    assert row[0] == "float16 4096\u00a0×\u00a04096\u00a0×\u00a04096"
-    assert row[1:] == ("200 µs", "0.50", "0.03", "0.80")
-    steps = gpu_results.steps_table(cases["ch08_linear"]["cases"]).rows
-    assert steps[0][1:] == ("shared memory", "8 ms", "17.2 TFLOP/s", "0.03")
-    assert steps[-1][1:3] == (gpu_results.LINEAR, "200 µs") and len(steps) == 3
-    (row,) = gpu_results.copy_table(cases["ch08_norm"]["cases"]).rows
-    assert row[1:4] == ("4 MB", "1 µs (100%)", "1.25 µs (80%)")
-    (row,) = gpu_results.graph_table(cases["ch08_norm"]["cases"]).rows
-    assert row[1:] == ("1 µs (1.00)", "1.5 µs (1.50)")
-    points = gpu_results.points_of("ch08_linear", {"measured": cases["ch08_linear"]})
-    assert [(p.group, p.name) for p in points] == [
-        ("ours", "wgmma"),
-        ("best library", gpu_results.LINEAR),
-        ("not fused", "PyTorch's matmul, then an add"),
-    ]
-    assert "not measured for want of time: float16, (8192, 8192)" in str(gpu_results.show_norms())
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from chapters.kit.gpu.wgmma_tile import WgmmaTile
 from chapters.kit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import row_kernel
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
+from tests.support.injected_faults import at_match, both_orders, run_changed, run_text, runs_here
 from tests.support.orders import every_order
-from tests.support.planted_faults import at_match, both_orders, run_changed, run_text, runs_here
 
 needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
 
@@ -122,8 +122,8 @@ def test_wgsl_gives_the_right_numbers(dtype):
 
 
 @needs_vulkan
-def test_workgroup_memory_that_is_not_set_is_rubbish():
-    """Without the store into workgroup memory the sum is rubbish, and not that of cleared memory."""
+def test_workgroup_memory_that_is_not_set_is_poison():
+    """Without the store into workgroup memory the sum is poison, and not that of cleared memory."""
     change = at_match(r"red_buf0\[i32\(threadIdx\.x\)\] = partial\[0i\];")
     error, _ = _execute(_row("float32"), WEBGPU, run_wgsl, change, dtype="float32")
     assert not error < 0.5

@@ -12,7 +12,7 @@ from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import LaunchError, UnknownWordError
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
-from tests.support.planted_faults import run_changed, run_text, runs_here, source_of
+from tests.support.injected_faults import run_changed, run_text, runs_here, source_of
 
 pytestmark = runs_here
 ORDERS = {"forwards": CudaOnCpu(), "backwards": CudaOnCpu(backwards=True)}
@@ -63,7 +63,7 @@ EXCHANGED = (
 )
 
 
-def exchanged(by: str) -> Fault:
+def exchange_fault(by: str) -> Fault:
     """Lanes exchange something, and read what their neighbours wrote before."""
     return Fault(EXCHANGED.replace("EXCHANGE", by), "__syncwarp();", IN_WARP, threads=32)
 
@@ -77,9 +77,9 @@ WMMA = """([] {
   return c.x[0];
 })()"""
 EXCHANGES = {
-    "a shuffle is no barrier": exchanged("__shfl_sync(0xffffffffu, 1.0f, 0, 32)"),
-    "a tensor core is no barrier": exchanged(WMMA),
-    "__activemask is no barrier": exchanged("(float)__activemask()"),
+    "a shuffle is no barrier": exchange_fault("__shfl_sync(0xffffffffu, 1.0f, 0, 32)"),
+    "a tensor core is no barrier": exchange_fault(WMMA),
+    "__activemask is no barrier": exchange_fault("(float)__activemask()"),
 }
 
 SHARED = {
@@ -280,7 +280,7 @@ def _cores():
     return ch8.tensor_core_matmul(matmul_bias(*SIZE))
 
 
-def _changed(old: str, new: str) -> None:
+def run_with_change(old: str, new: str) -> None:
     """Run a product on tensor cores with a part of its text replaced."""
     run_changed(_cores(), arrays(*SIZE, "float16"), lambda text: text.replace(old, new))
 
@@ -289,17 +289,17 @@ def test_fragments_loaded_before_the_barrier_are_a_race():
     text = source_of(_cores())
     last = text[text.rindex("__syncthreads();") :]
     with pytest.raises(LaunchError, match="no barrier separates them"):
-        _changed(last, last.replace("__syncthreads();", "", 1))
+        run_with_change(last, last.replace("__syncthreads();", "", 1))
 
 
 def test_a_tile_outside_the_arrays_is_caught():
     with pytest.raises(LaunchError, match=r"touches C\[\d+\]|outside the kernel's arrays"):
-        _changed("(&(C_ptr[", "(&(C_ptr[60 + ")
+        run_with_change("(&(C_ptr[", "(&(C_ptr[60 + ")
 
 
 def test_a_fragment_of_another_shape_is_unknown_and_not_wrong():
     with pytest.raises(UnknownWordError, match="16 x 16 x 16"):
-        _changed("16, 16, 16, half", "32, 8, 16, half")
+        run_with_change("16, 16, 16, half", "32, 8, 16, half")
 
 
 # a fragment f that is filled and stored

@@ -31,7 +31,7 @@ from chapters.kit.schedules.recognize_layer import layer_of, with_one_epilogue
 from chapters.kit.schedules.schedule_linear_layers import ScheduleLinearLayers
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
-from tests.support import planted_faults
+from tests.support import injected_faults
 from tests.support.epilogues import EPILOGUES
 
 N, K = 128, 96
@@ -47,7 +47,7 @@ def target_of(arch: str) -> Target:
     return Target({**DLIGHT_CUDA.export(), "arch": arch})
 
 
-def layer(
+def linear_module(
     rows, epilogue: str, dtype: str = "float16", n: int = N, k: int = K, out=""
 ) -> tvm.IRModule:
     """y = x @ w.T, with x (*rows, k), and what follows. out: the dtype that is asked for."""
@@ -62,7 +62,7 @@ def main(x: {(*rows, k, dtype)}, w: {(n, k, dtype)}, b: {(n, wide)}, r: {(*rows,
     )
 
 
-def as_kernels(
+def lower_to_kernels(
     mod, target: Target = DLIGHT_CUDA, *, only_layers=False, **bounds: int
 ) -> tvm.IRModule:
     """`mod` as scheduled kernels; only_layers: no schedule but the one for linear layers."""
@@ -73,14 +73,14 @@ def as_kernels(
         return tvm.transform.Sequential(passes)(mod)
 
 
-def operands(rows, dtype: str, n: int = N, k: int = K, wide: str = "") -> list[np.ndarray]:
+def draw_operands(rows, dtype: str, n: int = N, k: int = K, wide: str = "") -> list[np.ndarray]:
     random = np.random.default_rng(n + k + len(rows) + rows[-1])
     shapes = {"x": (*rows, k), "w": (n, k), "b": (n,), "r": (*rows, n)}
     kinds = {"b": wide or dtype, "r": wide or dtype}
     return [random.standard_normal(s).astype(kinds.get(a, dtype)) for a, s in shapes.items()]
 
 
-def check(mod: tvm.IRModule, exact, arrays, target: Target = DLIGHT_CUDA) -> dict[str, int]:
+def check_numbers(mod: tvm.IRModule, exact, arrays, target: Target = DLIGHT_CUDA) -> dict[str, int]:
     """Run `mod` and compare with `exact`; how often each kernel was launched.
 
     Half a unit in the last place is the rounding of the result. The other half allows for sums in float32, and the
@@ -97,21 +97,21 @@ def check(mod: tvm.IRModule, exact, arrays, target: Target = DLIGHT_CUDA) -> dic
     return run.launched
 
 
-def sources(func: tirx.PrimFunc, target: Target = DLIGHT_CUDA) -> dict[str, str]:
+def kernel_sources(func: tirx.PrimFunc, target: Target = DLIGHT_CUDA) -> dict[str, str]:
     """The CUDA text of each kernel of `func`, without what TVM puts before all."""
     found = HostProgram(func, target).kernels
     return {name: one.source.rpartition("#endif\n")[2] for name, one in found.items()}
 
 
 def has_mma(func: tirx.PrimFunc, target: Target = DLIGHT_CUDA) -> bool:
-    return any("mma.sync" in text for text in sources(func, target).values())
+    return any("mma.sync" in text for text in kernel_sources(func, target).values())
 
 
 def kernels(mod: tvm.IRModule) -> list[tirx.PrimFunc]:
     return [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
 
 
-def taken(mod: tvm.IRModule) -> bool:
+def has_schedule(mod: tvm.IRModule) -> bool:
     (func,) = kernels(mod)
     return "tirx.is_scheduled" in (func.attrs or {})
 
@@ -119,15 +119,19 @@ def taken(mod: tvm.IRModule) -> bool:
 # --- numbers --------------------------------------------------------------------------------------
 
 
-@planted_faults.runs_here
-@pytest.mark.parametrize("name", EPILOGUES)
+# the tests below run the others, with many rows and with few
+ONLY_HERE = [name for name in EPILOGUES if name not in ("bias", "bias and residual", "silu")]
+
+
+@injected_faults.runs_here
+@pytest.mark.parametrize("name", ONLY_HERE)
 def test_every_epilogue_is_right_with_many_rows_and_with_few(name):
     text, exact = EPILOGUES[name]
     dtype = NARROW[list(EPILOGUES).index(name) % 2]
-    mod = as_kernels(layer((1, "n"), text, dtype), only_layers=True)
-    assert taken(mod)
+    mod = lower_to_kernels(linear_module((1, "n"), text, dtype), only_layers=True)
+    assert has_schedule(mod)
     for rows in (70, 3):
-        check(mod, exact, operands((1, rows), dtype))
+        check_numbers(mod, exact, draw_operands((1, rows), dtype))
 
 
 @pytest.mark.parametrize("name", EPILOGUES)
@@ -136,7 +140,7 @@ def test_sums_start_from_the_bias_where_every_use_of_the_product_adds_it(name):
     found = phases(DLIGHT_CUDA)
     with DLIGHT_CUDA:
         passes = [*found["attach"], *found["graph and lower"]]
-        (func,) = kernels(tvm.transform.Sequential(passes)(layer((9,), text, dtype)))
+        (func,) = kernels(tvm.transform.Sequential(passes)(linear_module((9,), text, dtype)))
     recognized = layer_of(with_one_epilogue(func))
     assert (recognized.start is not None) is (name in FROM_BIAS)
     # one rounding: the last operation
@@ -144,22 +148,26 @@ def test_sums_start_from_the_bias_where_every_use_of_the_product_adds_it(name):
     assert casts.count(dtype) == 1 and isinstance(recognized.value, tirx.Cast)
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize("dtype", NARROW)
 def test_a_wide_result_has_its_dtype_and_its_bias(dtype):
     """Asked for in float32, nothing is rounded to a narrow dtype."""
-    mod = as_kernels(layer(ANY, "R.nn.relu(R.add(y, b))", dtype, out="float32"), only_layers=True)
-    assert taken(mod)
-    check(mod, lambda y, b, r: np.maximum(y + b, 0), operands((13,), dtype, wide="float32"))
+    mod = lower_to_kernels(
+        linear_module(ANY, "R.nn.relu(R.add(y, b))", dtype, out="float32"), only_layers=True
+    )
+    assert has_schedule(mod)
+    check_numbers(
+        mod, lambda y, b, r: np.maximum(y + b, 0), draw_operands((13,), dtype, wide="float32")
+    )
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 def test_a_program_that_looks_at_its_rounding_sees_it():
     """The error of rounding y: without the rounding, this would be 0."""
     text = 'R.astype(R.subtract(R.astype(R.astype(y, "float16"), "float32"), y), "float16")'
-    mod = as_kernels(layer((16,), text, out="float32"), only_layers=True)
-    assert taken(mod)
-    x, w, b, r = operands((16,), "float16", wide="float32")
+    mod = lower_to_kernels(linear_module((16,), text, out="float32"), only_layers=True)
+    assert has_schedule(mod)
+    x, w, b, r = draw_operands((16,), "float16", wide="float32")
     got = KernelByKernel(mod, DLIGHT_CUDA, CudaOnCpu()).run("main", x, w, b, r)
     y = x.astype("float64") @ w.T.astype("float64")
     wrong = np.abs(got - (y.astype("float32").astype("float16").astype("float64") - y)) > 1e-4
@@ -168,31 +176,31 @@ def test_a_program_that_looks_at_its_rounding_sees_it():
     )  # sums in another order round differently now and then
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 def test_a_bias_that_is_added_in_float32_and_then_rounded():
     text = 'R.astype(R.add(y, b), "float16")'
-    mod = as_kernels(layer((12,), text, out="float32"), only_layers=True)
-    assert taken(mod)
-    check(mod, lambda y, b, r: y + b, operands((12,), "float16", wide="float32"))
+    mod = lower_to_kernels(linear_module((12,), text, out="float32"), only_layers=True)
+    assert has_schedule(mod)
+    check_numbers(mod, lambda y, b, r: y + b, draw_operands((12,), "float16", wide="float32"))
 
 
 # --- which kernel ---------------------------------------------------------------------------------
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 def test_a_call_takes_the_kernel_for_its_number_of_rows():
     """Few rows: one block row of 2, 4 or 8; more: tensor cores, in tiles of 64 rows."""
-    mod = as_kernels(layer(ANY, "R.add(y, b)"), only_layers=True)
+    mod = lower_to_kernels(linear_module(ANY, "R.add(y, b)"), only_layers=True)
     run = {}
     for rows in (1, 2, 3, 4, 5, 8, 9, 17, 64, 100):
-        launched = check(mod, EPILOGUES["bias"][1], operands((rows,), "float16"))
+        launched = check_numbers(mod, EPILOGUES["bias"][1], draw_operands((rows,), "float16"))
         (run[rows],) = launched
         assert launched[run[rows]] == 1
     few = [run[1], run[3], run[5]]
     assert [run[2], run[4], run[8]] == few and len(set(few)) == 3
     assert {run[9], run[17], run[64], run[100]} == {run[9]} and run[9] not in few
     (func,) = kernels(mod)
-    text = sources(func)
+    text = kernel_sources(func)
     assert [name for name in text if "mma.sync" in text[name]] == [run[9]]
     assert all("shfl_xor" in text[name] for name in few)
 
@@ -203,43 +211,47 @@ ROWS = [(1, None), (2, False), (8, False), (9, True), (100, True)]
 @pytest.mark.parametrize(("rows", "cores"), ROWS)
 def test_the_number_of_rows_decides_where_it_is_known(rows, cores):
     target = target_of("sm_80")
-    mod = as_kernels(layer((rows,), "R.add(y, b)"), target, only_layers=True)
-    assert taken(mod) is (cores is not None)
+    mod = lower_to_kernels(linear_module((rows,), "R.add(y, b)"), target, only_layers=True)
+    assert has_schedule(mod) is (cores is not None)
     if cores is not None:
         assert has_mma(kernels(mod)[0], target) is cores
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize(("rows", "dtype"), [(2, "bfloat16"), (8, "bfloat16"), (17, "float16")])
 def test_known_numbers_of_rows_are_right(rows, dtype):
-    mod = as_kernels(layer((rows,), "R.nn.silu(R.add(b, y))", dtype), only_layers=True)
-    check(mod, EPILOGUES["silu"][1], operands((rows,), dtype))
+    mod = lower_to_kernels(
+        linear_module((rows,), "R.nn.silu(R.add(b, y))", dtype), only_layers=True
+    )
+    check_numbers(mod, EPILOGUES["silu"][1], draw_operands((rows,), dtype))
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 def test_a_bound_decides_which_kernels_there_are_and_never_the_numbers():
     """With at most six rows there is no kernel for many; with more than the caller promised, it is slow and right."""
-    mod = as_kernels(layer(("batch", 1), "R.add(y, b)"), only_layers=True, batch=6)
+    mod = lower_to_kernels(linear_module(("batch", 1), "R.add(y, b)"), only_layers=True, batch=6)
     assert not has_mma(kernels(mod)[0])
     for rows in (6, 19):
-        check(mod, EPILOGUES["bias"][1], operands((rows, 1), "float16"))
+        check_numbers(mod, EPILOGUES["bias"][1], draw_operands((rows, 1), "float16"))
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize(
     ("said", "shapes"), [(("batch", "n"), [(2, 7), (2, 3)]), ((3, "n"), [(3, 5), (3, 1)])]
 )
 def test_several_dimensions_are_rows_too(said, shapes):
-    mod = as_kernels(layer(said, "R.add(R.add(y, b), r)"), only_layers=True)
+    mod = lower_to_kernels(linear_module(said, "R.add(R.add(y, b), r)"), only_layers=True)
     for rows in shapes:
-        check(mod, EPILOGUES["bias and residual"][1], operands(rows, "float16"))
+        check_numbers(mod, EPILOGUES["bias and residual"][1], draw_operands(rows, "float16"))
 
 
-@planted_faults.needs_compiler
+@injected_faults.needs_compiler
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_compiles_and_spills_nothing(arch):
     target = target_of(arch)
-    (func,) = kernels(as_kernels(layer(ANY, EPILOGUES["gate"][0]), target, only_layers=True))
+    (func,) = kernels(
+        lower_to_kernels(linear_module(ANY, EPILOGUES["gate"][0]), target, only_layers=True)
+    )
     for name, text in HostProgram(func, target).kernels.items():
         _, report = cuda_resources.compiled(text.source, arch)
         assert not re.search(r"[1-9]\d* bytes (spill|stack)", report), (name, report)
@@ -247,7 +259,9 @@ def test_compiles_and_spills_nothing(arch):
 
 @pytest.mark.parametrize("arch", ["sm_86", "sm_100a"])  # with the least and the most of it
 def test_a_block_asks_for_no_more_shared_memory_than_the_architecture_has(arch):
-    mod = as_kernels(layer((4096,), "y", n=4096, k=4096), target_of(arch), only_layers=True)
+    mod = lower_to_kernels(
+        linear_module((4096,), "y", n=4096, k=4096), target_of(arch), only_layers=True
+    )
     (func,) = kernels(mod)
     pools = [b for b in nodes(func.body, tvm.ir.Var) if tirx.is_buffer_var(b)]
     asked = max(
@@ -257,8 +271,8 @@ def test_a_block_asks_for_no_more_shared_memory_than_the_architecture_has(arch):
 
 
 def test_addresses_of_an_unknown_number_of_rows_have_64_bits():
-    (func,) = kernels(as_kernels(layer(ANY, "y"), only_layers=True))
-    assert all("(int64_t)" in text for text in sources(func).values())
+    (func,) = kernels(lower_to_kernels(linear_module(ANY, "y"), only_layers=True))
+    assert all("(int64_t)" in text for text in kernel_sources(func).values())
 
 
 # --- what is left for dlight ----------------------------------------------------------------------
@@ -274,16 +288,16 @@ LEFT = {
 }
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize("case", LEFT)
 def test_what_no_kernel_fits_is_left_for_dlight_and_right(case):
     rows, dtype, n, k, arch, runs = LEFT[case]
-    target, mod = target_of(arch), layer(rows, "R.add(y, b)", dtype, n, k)
-    assert not taken(as_kernels(mod, target, only_layers=True))
-    scheduled = as_kernels(mod, target)
-    assert all(sources(func, target) for func in kernels(scheduled))
+    target, mod = target_of(arch), linear_module(rows, "R.add(y, b)", dtype, n, k)
+    assert not has_schedule(lower_to_kernels(mod, target, only_layers=True))
+    scheduled = lower_to_kernels(mod, target)
+    assert all(kernel_sources(func, target) for func in kernels(scheduled))
     if runs:
-        arrays = operands(tuple(5 if one == "n" else one for one in rows), dtype, n, k)
+        arrays = draw_operands(tuple(5 if one == "n" else one for one in rows), dtype, n, k)
         got = KernelByKernel(scheduled, target, CudaOnCpu()).run("main", *arrays)
         x, w, b, _ = (array.astype("float64") for array in arrays)
         np.testing.assert_allclose(got, x @ w.T + b, rtol=2e-3, atol=2e-2)
@@ -294,11 +308,11 @@ def test_other_kinds_of_gpu_are_left():
         target, found = Target(kind), phases(DLIGHT_CUDA)
         with DLIGHT_CUDA:
             passes = [*found["attach"], *found["graph and lower"]]
-            mod = tvm.transform.Sequential(passes)(layer(ANY, "y"))
-        assert not taken(ScheduleLinearLayers(target, {})(mod))
+            mod = tvm.transform.Sequential(passes)(linear_module(ANY, "y"))
+        assert not has_schedule(ScheduleLinearLayers(target, {})(mod))
 
 
-def _kernel(dtype: str, out: str, element=None) -> tvm.IRModule:
+def product_with_element(dtype: str, out: str, element=None) -> tvm.IRModule:
     """A product of (64, 64) matrices summed in `out`, and a block that stores element(sums, i, j)."""
     w, x = te.placeholder((64, 64), dtype, "w"), te.placeholder((64, 64), dtype, "x")
     y = nt_matmul(w, x, out)
@@ -318,13 +332,13 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_kernels_stay_as_they_are(name):
-    mod = _kernel(*OTHERS[name])
+    mod = product_with_element(*OTHERS[name])
     assert ScheduleLinearLayers(DLIGHT_CUDA, {})(mod)["main"].same_as(mod["main"])
 
 
 def test_the_same_kernel_with_its_own_sum_is_taken():
-    mod = _kernel("float16", "float32", lambda y, i, j: y[i, j] + 1)
-    assert taken(ScheduleLinearLayers(DLIGHT_CUDA, {})(mod))
+    mod = product_with_element("float16", "float32", lambda y, i, j: y[i, j] + 1)
+    assert has_schedule(ScheduleLinearLayers(DLIGHT_CUDA, {})(mod))
 
 
 # --- dlight's tensor cores, for what is left ------------------------------------------------------
@@ -338,11 +352,11 @@ def main(x: ("n", 256, "float16"), w: (264, 256, "float16"), b: (264, "float16")
 """
 
 
-def limited(arch: str) -> Target:
+def target_with_limits(arch: str) -> Target:
     return Target({**cuda(arch).export(), **LIMITS})
 
 
-def scheduled_by(rule, func, target: Target) -> str:
+def source_scheduled_by(rule, func, target: Target) -> str:
     """The CUDA C of `func`, scheduled by `rule`, or by dlight's fallback where the rule declines."""
     with target:
         mod = dl.ApplyDefaultSchedule(rule, dl.gpu.Fallback())(tvm.IRModule({"main": func}))
@@ -351,7 +365,7 @@ def scheduled_by(rule, func, target: Target) -> str:
 
 def test_float16_products_of_the_pipeline_use_tensor_cores_and_sum_in_float32():
     arch = "sm_100a"
-    target = limited(arch)
+    target = target_with_limits(arch)
     executable = tvm.compile(
         relax_module(LEFT_TO_DLIGHT), target, relax_pipeline=fusion_pipeline(target)
     )
@@ -371,7 +385,9 @@ def test_float16_products_of_the_pipeline_use_tensor_cores_and_sum_in_float32():
     ],
 )
 def test_the_rule_takes_float16_to_tensor_cores_if_each_side_is_above_64(size, arch, taken):
-    source = scheduled_by(MatmulOnTensorCores(), matmul_bias(*size, "float16"), limited(arch))
+    source = source_scheduled_by(
+        MatmulOnTensorCores(), matmul_bias(*size, "float16"), target_with_limits(arch)
+    )
     assert ("mma_sync" in source) == taken
 
 

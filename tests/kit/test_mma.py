@@ -1,4 +1,4 @@
-"""The linear layer by `mma.sync`: right in any shape it serves, and each planted fault is caught, without a GPU."""
+"""The linear layer by `mma.sync`: right in any shape it serves, and each injected fault is caught, without a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chapters.kit.gpu.limits import block_shared_bytes
 from chapters.kit.gpu.mma import TILES, MmaTile, dealt, mma_matmul, swizzled, tile_for
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses, conflicts
-from tests.support import planted_faults
+from tests.support import injected_faults
 
 by_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.block_m}x{t.block_n}")
 SMALL = TILES[-1]
@@ -40,8 +40,8 @@ def _error(
 ) -> float:
     """The largest error relative to max(1, |exact|), after `change` of the kernel's text; infinite for not-a-number."""
     given = arrays(*size, dtype, seed, out)
-    planted_faults.run_changed(_kernel(*size, dtype, out, tile), given, change, backwards)
-    error, right = planted_faults.off_by(given)
+    injected_faults.run_changed(_kernel(*size, dtype, out, tile), given, change, backwards)
+    error, right = injected_faults.error_of_layer(given)
     return float((error / np.maximum(1, np.abs(right))).max())
 
 
@@ -56,7 +56,7 @@ LAYERS += [((2 * t.block_m - 5, 2 * t.block_n, 4 * t.block_k), t) for t in UNUSU
 LAYERS += [((m, n, 32 * steps), SMALL) for m, n, steps in ((1, 64, 1), (127, 192, 3), (64, 128, 4))]
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize("case", range(len(LAYERS)))
 def test_every_tile_gives_the_layer(case):
     (size, tile), odd = LAYERS[case], bool(case % 2)
@@ -64,7 +64,7 @@ def test_every_tile_gives_the_layer(case):
     assert _error(size, dtype, tile=tile, backwards=odd, seed=case) < 2e-4
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("wide", [True, False], ids=["float32", "rounded"])
 def test_results_are_rounded_once(dtype, wide):
@@ -72,7 +72,7 @@ def test_results_are_rounded_once(dtype, wide):
     assert _error(SIZE, dtype, out, tile=None, seed=2) <= 1.1 * ROUNDED[out] + 1e-5
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 def test_rows_past_the_end_are_not_touched():
     """The result is a part of a larger array, whose other rows keep what they hold."""
     a, b, c, d = arrays(130, 64, 32, "float16")
@@ -85,7 +85,7 @@ def test_rows_past_the_end_are_not_touched():
     assert np.isfinite(d[:70]).all() and np.isnan(d[70:]).all()
 
 
-# --- planted faults -------------------------------------------------------------------------------
+# --- injected faults -------------------------------------------------------------------------------
 
 
 def _replaced(old: str, new: str):
@@ -106,14 +106,14 @@ FAULTS = {
 }  # fmt: skip
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize("name", list(FAULTS))
-def test_a_planted_fault_is_reported(name):
+def test_an_injected_fault_is_reported(name):
     with pytest.raises(LaunchError):
         _error(change=FAULTS[name])
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 def test_an_unknown_word_is_said_to_be_unknown_and_not_wrong():
     change = _replaced("ldmatrix.sync.aligned.m8n8.x4", "ldmatrix.sync.aligned.m16n16.x4")
     with pytest.raises(UnknownWordError, match=r"ldmatrix\.sync.*no stand-in"):
@@ -142,12 +142,12 @@ BODY = """
 """
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize("transposed", [False, True])
 def test_ldmatrix_hands_out_rows_as_documented(transposed):
     head = HEAD.replace("TRANS", ".trans" if transposed else "")
     out = np.full(128, np.nan, "float32")
-    planted_faults.run_text(BODY, 32, prelude=head, shared_bytes=256, out=out)
+    injected_faults.run_text(BODY, 32, prelude=head, shared_bytes=256, out=out)
     # matrix i: the rows that lanes 8 i to 8 i + 7 point to
     matrices = np.arange(128).reshape(2, 8, 8)
     expected = np.swapaxes(matrices, 1, 2) if transposed else matrices
@@ -180,7 +180,7 @@ def _function_of_tvm(path: str, name: str):
     return namespace[name]
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 def test_mma_holds_fragments_where_tvm_says():
     """TVM's own map of a fragment, `shared_16x16_to_ldmatrix_32x8_layout`: (row, column) -> (lane, number in it)."""
     held = _function_of_tvm("s_tir/tensor_intrin/cuda.py", "shared_16x16_to_ldmatrix_32x8_layout")
@@ -194,7 +194,9 @@ def test_mma_holds_fragments_where_tvm_says():
     d = np.full((32, 4), np.nan, "float32")
     # of 16 columns the product takes the first 8: rows 0 to 7 of b, numbers 0 to 3 of c
     given = {"a": lanes_a.view("uint32"), "b": lanes_b[:, [0, 1, 4, 5]].copy().view("uint32")}
-    planted_faults.run_text(ONE_PRODUCT, 32, prelude=PRODUCT, **given, c=lanes_c[:, :4].copy(), d=d)
+    injected_faults.run_text(
+        ONE_PRODUCT, 32, prelude=PRODUCT, **given, c=lanes_c[:, :4].copy(), d=d
+    )
     right = c[:, :8] + a.astype("float64") @ b[:8].astype("float64").T
     found = np.array([[d[held(i, j)] for j in range(8)] for i in range(16)])
     assert np.abs(found - right).max() < 1e-5
@@ -280,7 +282,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(arguments, said):
 
 
 def test_the_bias_costs_nothing_in_the_main_loop():
-    text = planted_faults.source_of(mma_matmul(*SIZE, "bfloat16", tile=SMALL))
+    text = injected_faults.source_of(mma_matmul(*SIZE, "bfloat16", tile=SMALL))
     body = text[text.rindex("__global__") :]
     start = body.index("for (int step")
     loop = body[start : body.index("\n  }\n", start)]
@@ -288,7 +290,7 @@ def test_the_bias_costs_nothing_in_the_main_loop():
     assert body.count("mma_sync_aligned") == 2  # both halves of a step, and none beside the loop
 
 
-@planted_faults.needs_compiler
+@injected_faults.needs_compiler
 @by_tile
 @pytest.mark.parametrize("arch", COMPILED_FOR)
 def test_compiles_and_spills_nothing(tile, arch):
@@ -302,10 +304,10 @@ def test_compiles_and_spills_nothing(tile, arch):
     assert (0 < occupancy(used, threads, arch) <= 1) == fits
 
 
-@planted_faults.needs_compiler
+@injected_faults.needs_compiler
 @pytest.mark.parametrize("arch", COMPILED_FOR)
 def test_the_machine_code_has_the_instructions(arch, tmp_path):
-    source = planted_faults.source_of(mma_matmul(*SIZE, "float16", tile=SMALL))
+    source = injected_faults.source_of(mma_matmul(*SIZE, "float16", tile=SMALL))
     ptx = cuda_resources.ptx(source, arch)
     words = "mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4", "cp.async.cg.shared"
     assert all(word in ptx for word in words)

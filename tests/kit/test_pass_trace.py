@@ -1,4 +1,4 @@
-"""The trace: every pass once, nested as it ran, with what it changed; and its page."""
+"""The trace: every pass once, nested as it ran, with what it changed. docs/timeline.md shows its page."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from chapters.ch09_the_compiler.trace import PIPELINES, trace_decoder
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.measure.pass_trace import Recorder, counts, listings, trace
 from chapters.runner.commands import trace as command
-from docs.pages import pass_list
-from docs.pages.pass_list import PassList
 
 TWO = relax_module("""
 def main(x: (2, 3), y: (2, 3)):
@@ -148,20 +146,6 @@ def test_default_is_what_compiling_runs(name, monkeypatch):
         tvm.compile(TWO, target)
     traced = trace(PIPELINES["default"](target), TWO, target)
     assert [step.name for step in traced.steps] == [step.name for step in ran.steps]
-
-
-def test_the_page_has_every_pass_and_folds_what_did_not_change(monkeypatch):
-    made = trace(tvm.transform.Sequential([slow, *FUSE]), TWO)
-    listed = PassList(made, "Passes & more", "main")
-    page = listed._repr_html_()
-    assert page.count("<details") == 3 and page.count('class="pass-idle"') == 1
-    assert 'id="zero-2"' in page and 'aria-label="Passes &amp; more"' in page
-    assert "<p>New: <code>fused_add_relu</code></p>" in page and "ir-diff" in page
-    assert str(listed) == str(made)
-    monkeypatch.setattr(pass_list, "LONGEST", 0)
-    page = listed._repr_html_()
-    assert "ir-diff" not in page
-    assert "<code>python -m chapters trace --pipeline zero --pass FuseOps</code>" in page
 
 
 def test_the_command_prints_the_table_and_one_pass(course, capsys):

@@ -11,16 +11,13 @@ from tvm.script import tirx as T
 
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
-from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
-from chapters.kit.measure.captured_kernels import captured
 from chapters.kit.passes.copy_operands_before_in_place import COPY, CopyOperandsBeforeInPlace
 from chapters.kit.passes.fold_read_only_constants import FoldReadOnlyConstants, updates_in_place
 from chapters.kit.passes.plan_straight_functions import PlanStraightFunctions, has_branch
 from chapters.kit.passes.planned_storage import evaluate, expression, planned, tensor_bytes
 from chapters.kit.passes.require_threads import RequireThreads
-from solutions.ch02_attach_metadata.attach_support_info import AttachPipelineParallelStages
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.ch09.test_phases import Branches
 from tests.support.compiled import run_main
@@ -49,7 +46,7 @@ def own(x: (4, 6)):
 by_view = pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
 
 
-def updates(view) -> tvm.IRModule:
+def update_of_view(view) -> tvm.IRModule:
     """main(x) = x + double(view(x)), the update in place."""
     builder = relax.BlockBuilder()
     double = builder.add_func(DOUBLE["double"], "double")
@@ -63,7 +60,7 @@ def updates(view) -> tvm.IRModule:
     return builder.get()
 
 
-def multiple(mod: tvm.IRModule) -> np.ndarray:
+def multiple_of_argument(mod: tvm.IRModule) -> np.ndarray:
     """What `main` computes, as a multiple of its argument."""
     x = np.random.default_rng(0).uniform(1, 2, SHAPE).astype("float32")
     return run_main(mod, x, target=QUICK) / x
@@ -83,21 +80,21 @@ def test_a_packed_function_that_updates_is_given_a_copy(view):
         call = relax.op.call_inplace_packed("tests.double_in_place", builder.emit(view(x)), **how)
         builder.emit_func_output(builder.emit(relax.op.add(x, builder.emit(call))))
     mod = builder.get()
-    assert np.allclose(multiple(mod), 3, rtol=1e-6)
+    assert np.allclose(multiple_of_argument(mod), 3, rtol=1e-6)
     assert COPY in CopyOperandsBeforeInPlace()(mod).script()
 
 
 @by_view
 def test_the_pipeline_keeps_what_is_viewed(view):
-    mod = updates(view)
+    mod = update_of_view(view)
     before = mod.script()
-    assert np.allclose(multiple(mod), 3, rtol=1e-6)
+    assert np.allclose(multiple_of_argument(mod), 3, rtol=1e-6)
     assert mod.script() == before
 
 
 def test_what_has_memory_of_its_own_is_not_copied():
     assert CopyOperandsBeforeInPlace()(DOUBLE).same_as(DOUBLE)
-    assert COPY in CopyOperandsBeforeInPlace()(updates(VIEWS["a reshape"])).script()
+    assert COPY in CopyOperandsBeforeInPlace()(update_of_view(VIEWS["a reshape"])).script()
 
 
 # --- constants -------------------------------------------------------------------------------------
@@ -141,7 +138,7 @@ def main(choose: ("bool",), x: (4,)) -> R.Tensor((4,), "float32"):
 PIPELINE = fusion_pipeline(QUICK)
 
 
-def compiled(mod: tvm.IRModule):
+def compile_main(mod: tvm.IRModule):
     """main of `mod`, on NumPy arrays, as a list."""
     vm = relax.VirtualMachine(tvm.compile(mod, QUICK, relax_pipeline=PIPELINE), tvm.cpu())
     return lambda *arrays: vm["main"](*map(tvm.runtime.tensor, arrays)).numpy().tolist()
@@ -152,12 +149,12 @@ def test_what_nothing_reads_is_removed():
     passes = [*lower, FoldReadOnlyConstants(), relax.transform.FuseOps()]
     mod = tvm.transform.Sequential(passes)(UNUSED_IN_A_BRANCH)
     assert not [name for name in mod.get_global_vars() if "tanh" in name.name_hint]
-    main, x = compiled(UNUSED_IN_A_BRANCH), np.ones(4, "float32")
+    main, x = compile_main(UNUSED_IN_A_BRANCH), np.ones(4, "float32")
     assert [main(np.array(choose), x) for choose in (True, False)] == [[0.0] * 4, [3.0] * 4]
 
 
 def test_each_run_starts_from_the_constant():
-    main = compiled(COUNTS)
+    main = compile_main(COUNTS)
     assert [main(np.zeros(4, "float32")) for _ in range(3)] == [[1.0] * 4] * 3
 
 
@@ -192,7 +189,7 @@ def main(x: (4, 6){parameter}):
     )
     x = np.arange(24, dtype="float32").reshape(4, 6)
     others = [np.zeros(given, "float32")] if len(given) == 2 else map(np.array, given)
-    assert compiled(mod)(x, *others) == x.reshape(8, 3).tolist()
+    assert compile_main(mod)(x, *others) == x.reshape(8, 3).tolist()
 
 
 # --- memory of functions with a branch -------------------------------------------------------------
@@ -262,7 +259,7 @@ def launched(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
     y[i] = x[i]
 
 
-def calling(func: tirx.PrimFunc) -> tvm.IRModule:
+def module_that_calls(func: tirx.PrimFunc) -> tvm.IRModule:
     """A module whose main calls `func`, under the name "copies"."""
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType([4], "float32"))
     with builder.function("main", [x]):
@@ -274,12 +271,12 @@ def calling(func: tirx.PrimFunc) -> tvm.IRModule:
 @pytest.mark.parametrize("func", [loops, threads_and_loops, as_many_threads_as_an_element_says])
 def test_access_from_the_host_is_refused(func):
     with pytest.raises(ValueError, match=r"^copies cannot be compiled for a GPU: it accesses"):
-        tvm.compile(calling(func), CUDA, relax_pipeline=fusion_pipeline(CUDA))
+        tvm.compile(module_that_calls(func), CUDA, relax_pipeline=fusion_pipeline(CUDA))
 
 
 @pytest.mark.parametrize("func", [threads, launched])
 def test_access_from_threads_is_not(func):
-    mod = calling(func)
+    mod = module_that_calls(func)
     assert tvm_ffi.structural_equal(RequireThreads()(mod), mod)
 
 
@@ -291,17 +288,6 @@ def main(x: ("n", 16, "float16")) -> R.Tensor((n, 16), "float16"):
     a = R.exp(x)
     out = R.tanh(a)
 """)
-
-
-def test_sizes_are_expressions_until_they_are_bounded():
-    plan = planned(CHAIN)
-    assert [(str(s), s.planned) for s in plan.storages] == [("32 * n", True), ("32 * n", False)]
-    assert plan.bytes({"n": 3}) == 2 * 3 * 32
-    bounded = CHAIN["main"].with_attr("tir_var_upper_bound", {"n": 100})
-    known = planned(tvm.IRModule({"main": bounded}))
-    assert [s.size for s in known.constant] == [3200]
-    assert not known.symbolic and len(known.unplanned) == 1
-    assert "3,200" in str(known) and "3,200" in known._repr_html_()
 
 
 def test_a_missing_size_is_named():
@@ -331,21 +317,9 @@ def test_a_tensor_of_unknown_shape_has_no_size():
         tensor_bytes(relax.TensorType(dtype="float32", ndim=2))
 
 
-def test_every_kernel_is_counted_once_captured_or_not():
-    mod, _ = decoder("tiny", functions=["batch_decode"])
-    counts = [captured(mod, "batch_decode", flag) for flag in (False, True)]
-    assert counts[0].kernels == counts[1].kernels
-    assert counts[0].captured == 0 < counts[1].captured < counts[1].kernels
-
-
 def test_table_groups_and_aligns_numbers():
     text = str(Table(("name", "bytes"), [("a<b", 12), ("c", 3456)]))
     assert text.splitlines()[-2:] == ["a<b      12", "c     3,456"]
     assert "a&lt;b" in Table(("name", "bytes"), [("a<b", 12)])._repr_html_()
     with pytest.raises(ValueError, match="1 cells, the table 2 columns"):
         Table(("name", "bytes"), [("a",)])
-
-
-def test_a_function_has_at_least_one_stage():
-    with pytest.raises(ValueError, match="at least 1 stage"):
-        AttachPipelineParallelStages(0)

@@ -18,7 +18,7 @@ from chapters.runner.earlier import earlier
 LLVM = tvm.target.Target("llvm")
 
 
-def before_fallback(mod, **facts):
+def lower_before_fallback(mod, **facts):
     """`mod` after the pipeline's passes up to the fallback."""
     phases = earlier(9).phases(LLVM, **facts)
     passes = [one for phase in ("attach", "graph and lower", "schedule") for one in phases[phase]]
@@ -27,14 +27,14 @@ def before_fallback(mod, **facts):
         return tvm.transform.Sequential(passes[: names.index(warn_of_fallback.FALLBACK)])(mod)
 
 
-def warned(mod, **facts) -> list[str]:
+def fallback_warnings(mod, **facts) -> list[str]:
     with warnings.catch_warnings(record=True) as caught, LLVM:
         warnings.simplefilter("always")
         earlier(9).fusion_pipeline(LLVM, **facts)(mod)
     return [str(one.message) for one in caught if one.category is FallbackWarning]
 
 
-def layer(product: str, w: str = "(256, 128)", rows: int = 64) -> tvm.IRModule:
+def linear_module(product: str, w: str = "(256, 128)", rows: int = 64) -> tvm.IRModule:
     return relax_module(f"""
 def main(x: ({rows}, 128), w: {w}, b: (256,)):
     y = R.add({product}, b)
@@ -50,33 +50,33 @@ def test_a_product_without_a_schedule_is_warned_of_by_name_share_and_reason():
 def main(x: (1, 8, 24, 24), w: (8, 4, 3, 3)):
     out = R.nn.gelu(R.nn.conv2d(x, w, groups=2))
 """)
-    (text,) = warned(images)
+    (text,) = fallback_warnings(images)
     assert "fused_conv2d_gelu moves 100% of the bytes of main" in text
     assert warn_of_fallback.CONVOLUTION in text
 
 
 def test_a_layer_that_the_schedules_take_is_not_warned_of():
-    assert warned(layer(NT)) == []
-    assert warned(layer(NN, "(128, 256)")) == []
+    assert fallback_warnings(linear_module(NT)) == []
+    assert fallback_warnings(linear_module(NN, "(128, 256)")) == []
 
 
 def test_a_product_of_few_rows_needs_no_tiles():
-    one_row = layer(NN, "(128, 256)", rows=1)
-    assert [k.why for k in left(before_fallback(one_row))] == [tile_products.ONE_ROW]
-    assert warned(one_row) == []
+    one_row = linear_module(NN, "(128, 256)", rows=1)
+    assert [k.why for k in left(lower_before_fallback(one_row))] == [tile_products.ONE_ROW]
+    assert fallback_warnings(one_row) == []
 
 
 def test_the_head_of_unknown_size_is_warned_of_and_with_its_size_it_is_not():
     step, _ = decoder("tiny", "float32", ["decode"])
     bounds = {"variable_bounds": {"context_window": 64}}
-    (text,) = warned(step, **bounds)
+    (text,) = fallback_warnings(step, **bounds)
     assert "NT_matmul4" in text and "size is not known (vocab_size)" in text
-    assert warned(step, **bounds, metadata={"vocab_size": 500}) == []
+    assert fallback_warnings(step, **bounds, metadata={"vocab_size": 500}) == []
 
 
 def test_shares_are_those_that_chapter_1_counts():
     step, _ = decoder("tiny", "float32", ["decode"])
-    mod = before_fallback(step, variable_bounds={"context_window": 48})
+    mod = lower_before_fallback(step, variable_bounds={"context_window": 48})
     moved = {}
     sizes = {"context_window": 48, "vocab_size": warn_of_fallback.UNBOUNDED}
     for row in earlier(1).binding_bytes(mod["decode"], sizes):
@@ -106,7 +106,7 @@ def test_shares_are_those_that_chapter_1_counts():
     ],
 )
 def test_the_reason(text, why):
-    (one,) = left(before_fallback(relax_module(text + "\n")))
+    (one,) = left(lower_before_fallback(relax_module(text + "\n")))
     assert one.why == why and one.share == 1
 
 
@@ -117,7 +117,8 @@ def test_an_epilogue_that_reads_other_sums_and_a_product_alone():
     reversed_rows = te.compute((4, 6), lambda i, j: y[i, 5 - j], name="reversed")
     func = te.create_prim_func([x, w, reversed_rows])
     assert (
-        before_fallback(tvm.IRModule({"main": func}))["main"].attrs.get("tirx.is_scheduled") is None
+        lower_before_fallback(tvm.IRModule({"main": func}))["main"].attrs.get("tirx.is_scheduled")
+        is None
     )
     assert warn_of_fallback.why_left(func) == warn_of_fallback.EPILOGUE
     assert reuse(func, {}) == pytest.approx(4 * 5 * 6 / (4 * 5 + 5 * 6 + 4 * 6))

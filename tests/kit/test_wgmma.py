@@ -1,4 +1,4 @@
-"""The layer with Hopper's instructions: right at every edge, each planted fault caught, compiled without spills."""
+"""The layer with Hopper's instructions: right at every edge, each injected fault caught, compiled without spills."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chapters.kit.gpu.launches import HostProgram, LaunchError, UnknownWordError
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.kit.gpu.wgmma_tile import TILES, WgmmaTile, best_tile
-from tests.support import planted_faults
+from tests.support import injected_faults
 
 SMALL = WgmmaTile(128, 32, 3)
 # rows past the end, columns past the end, a part of k past the end, more k than stages, three tiles a block
@@ -39,25 +39,25 @@ def _error(
     """The largest relative error, after `change` of the kernel's text; infinite where an element was never set."""
     func = _kernel(*size, dtype, out, tile, blocks)
     given = arrays(*size, dtype, out=out)
-    planted_faults.run_changed(
+    injected_faults.run_changed(
         func, given, change and (lambda text: re.sub(*change, text)), backwards
     )
-    error, right = planted_faults.off_by(given)
+    error, right = injected_faults.error_of_layer(given)
     return float(error.max() / np.abs(right).max())
 
 
 # --- the numbers ----------------------------------------------------------------------------------
 
 
-@planted_faults.runs_here
-@planted_faults.both_orders
+@injected_faults.runs_here
+@injected_faults.both_orders
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(("size", "tile"), [(SIZE, SMALL), (DEALT, WgmmaTile(128, 64, 3))])
 def test_every_edge(size, tile, dtype, backwards):
     assert _error(size, dtype, tile=tile, backwards=backwards) < 1e-5
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize(
     ("size", "tile", "blocks"),
     [
@@ -76,25 +76,25 @@ def test_other_tiles(size, tile, blocks):
     assert _error(size, tile=tile, blocks=blocks) < 1e-5
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize(("dtype", "bound"), [("float16", 1e-3), ("bfloat16", 8e-3)])
 @pytest.mark.parametrize("size", [SIZE, DEALT])
 def test_the_result_in_the_operands_dtype(size, dtype, bound):
     assert _error(size, dtype, dtype) < bound
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize("size", [SIZE, DEALT])
 def test_what_comes_after_the_sum_is_applied_before_rounding(size):
     func = wgmma_matmul(*size, "float16", "float16", SMALL, 2, gelu_layers.gelu)
     a, b, c, d = given = arrays(*size, "float16", out="float16")
-    planted_faults.run_changed(func, given)
+    injected_faults.run_changed(func, given)
     total = a.astype("float64") @ b.astype("float64").T + c
     right = total * 0.5 * (1 + np.vectorize(math.erf)(total * 0.5**0.5))
     assert np.abs(d - right).max() < 1e-3 * np.abs(right).max()
 
 
-# --- planted faults -------------------------------------------------------------------------------
+# --- injected faults -------------------------------------------------------------------------------
 
 # where the text is the same for consumers and producer, the consumers' call is the one with turn_1
 _FULL_WAIT = r"tvm_builtin_cuda_mbarrier_wait\([^;]*turn_1[^;]*;"
@@ -139,8 +139,8 @@ CAUGHT = {
 }  # fmt: skip
 
 
-@planted_faults.runs_here
-@planted_faults.both_orders
+@injected_faults.runs_here
+@injected_faults.both_orders
 @pytest.mark.parametrize("name", list(CAUGHT))
 def test_a_fault_is_reported(name, backwards):
     change, said = CAUGHT[name]
@@ -148,20 +148,20 @@ def test_a_fault_is_reported(name, backwards):
         _error(change=change, backwards=backwards)
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 def test_an_instruction_of_another_kind_is_unknown_and_not_wrong():
     with pytest.raises(UnknownWordError):
         _error(change=(r"_1_1_0_0\(", "_1_1_0_1("))  # B transposed
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 def test_as_many_coordinates_as_the_map_has_dimensions():
     change = r"_tensor_2d(_\w+\([^;]*?, \(kb \* 64\), )([^;]*;)", r"_tensor_5d\g<1>0, 0, 0, \g<2>"
     with pytest.raises(LaunchError, match="copies by 5 coordinates, and the tensor map has 2 dim"):
         _error(change=change)
 
 
-@planted_faults.runs_here
+@injected_faults.runs_here
 @pytest.mark.parametrize(
     ("name", "layout_type", "width"),
     [("NONE", 0, 64), ("32B_ATOM", 3, 16), ("64B_ATOM", 2, 32), ("128B_ATOM", 1, 64)],
@@ -182,7 +182,7 @@ def test_descriptors_mean_what_tvm_s_own_layouts_say(name, layout_type, width):
       out_ptr[r * {width} + c] = (d.at(r, c % 16) - WINDOW) / 2;
     }}"""
     out = np.full(rows * width, np.nan, "float32")
-    planted_faults.run_text(body, 1, out=out)
+    injected_faults.run_text(body, 1, out=out)
     assert out.tolist() == wanted
 
 
@@ -259,11 +259,11 @@ def test_wide_tiles_for_large_layers_and_small_ones_where_few_are_needed():
 # --- what NVIDIA's compiler makes of it -----------------------------------------------------------
 
 
-@planted_faults.needs_compiler
+@injected_faults.needs_compiler
 @pytest.mark.parametrize("out", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_compiles_without_spills_and_runs_on_while_it_multiplies(tile, out):
-    source = planted_faults.source_of(wgmma_matmul(1000, 2048, 1024, "bfloat16", out, tile))
+    source = injected_faults.source_of(wgmma_matmul(1000, 2048, 1024, "bfloat16", out, tile))
     _, report = cuda_resources.compiled(source, ARCH)
     used = cuda_resources.resources(source, ARCH)
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
@@ -273,10 +273,10 @@ def test_compiles_without_spills_and_runs_on_while_it_multiplies(tile, out):
     assert not re.search("C75|serializ", report)
 
 
-@planted_faults.needs_compiler
+@injected_faults.needs_compiler
 def test_the_instructions_are_there():
     text = cuda_resources.ptx(
-        planted_faults.source_of(wgmma_matmul(256, 256, 256, tile=TILES[0])), ARCH
+        injected_faults.source_of(wgmma_matmul(256, 256, 256, tile=TILES[0])), ARCH
     )
     for instruction, times in {
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16": 4,
@@ -293,12 +293,12 @@ def test_the_instructions_are_there():
     addition = r"\b(add|fma)(\.rn)?(\.ftz)?\.f32"
     assert not re.search(addition, text)
     adding = naive_matmul(matmul_bias(64, 64, 64), ThreadTile(16, 16, 16, 1, 1))
-    assert re.search(addition, cuda_resources.ptx(planted_faults.source_of(adding), ARCH))
+    assert re.search(addition, cuda_resources.ptx(injected_faults.source_of(adding), ARCH))
 
 
-@planted_faults.needs_compiler
+@injected_faults.needs_compiler
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a"])
 def test_no_other_architecture_has_them(arch):
-    source = planted_faults.source_of(wgmma_matmul(64, 16, 64, tile=WgmmaTile(64, 16, 2)))
+    source = injected_faults.source_of(wgmma_matmul(64, 16, 64, tile=WgmmaTile(64, 16, 2)))
     with pytest.raises(cuda_resources.CompileError):
         cuda_resources.compiled(source, arch)

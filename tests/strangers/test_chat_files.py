@@ -16,10 +16,15 @@ import pytest
 from chapters.kit.chat.conversation import Chat
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
 from chapters.kit.chat.tokenizer import CONTROL, END, USER_DEFINED
-from tests.kit.test_chat_template import rendered
+from tests.kit.test_chat_template import render_template
 from tests.kit.test_conversation import Says
 from tests.kit.test_gguf_file import field, file
-from tests.kit.test_tokenizer import byte_level, made, sentence_pieces, texts_of
+from tests.kit.test_tokenizer import (
+    byte_level_tokenizer,
+    make_tokenizer,
+    sentencepiece_tokenizer,
+    texts_of,
+)
 
 # --- tokens: llama.cpp 8338, 13256 ----------------------------------------------------------------
 
@@ -31,13 +36,13 @@ SCRIPTS = [  # with their marks, digits, spaces and emoji
 ]
 
 
-def corpus() -> list[str]:
+def read_corpus() -> list[str]:
     return "".join(p.read_text("utf-8") for p in sorted(TRAINED_ON.glob("*.py"))).splitlines(True)
 
 
 def random_texts(seed: int, count: int = 2000):
     """Code, indentation, runs, numbers, endings, scripts, emoji, and bytes that are not UTF-8, as lone surrogates."""
-    draw, source = random.Random(seed), "".join(corpus())
+    draw, source = random.Random(seed), "".join(read_corpus())
     words = (" don't", "I'LL", "'Ve been", "’s", "👩‍👩‍👧", "🇩🇪", "naïve", "e\u0301", "▁")
     kinds = (
         lambda: source[(at := draw.randrange(len(source))) : at + draw.randrange(80)],
@@ -54,9 +59,11 @@ def random_texts(seed: int, count: int = 2000):
 
 
 def test_of_equal_scores_the_leftmost_pair_is_joined():
-    runs = sentence_pieces({"▁" * n: -1e9 for n in range(1, 17)} | {"x": 0.0})  # as in Llama 2
+    runs = sentencepiece_tokenizer(
+        {"▁" * n: -1e9 for n in range(1, 17)} | {"x": 0.0}
+    )  # as in Llama 2
     assert [len(t) for t in texts_of(runs, runs.encode(" " * 16 + "x"))] == [16, 1, 1]
-    equal = sentence_pieces({c: -9.0 for c in "▁abc"} | {"bc": -1.0, "ab": -1.0})
+    equal = sentencepiece_tokenizer({c: -9.0 for c in "▁abc"} | {"bc": -1.0, "ab": -1.0})
     assert texts_of(equal, equal.encode("abcbc")) == ["▁", "ab", "c", "bc"]
 
 
@@ -64,7 +71,7 @@ def test_random_texts_have_the_tokens_of_sentencepiece():
     sentencepiece = pytest.importorskip("sentencepiece")
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(line.rstrip("\n") for line in corpus()),
+        sentence_iterator=iter(line.rstrip("\n") for line in read_corpus()),
         model_writer=model,
         model_type="bpe",
         vocab_size=2000,
@@ -78,7 +85,7 @@ def test_random_texts_have_the_tokens_of_sentencepiece():
     ids = range(package.vocab_size())
     kinds = [2 if package.is_unknown(i) else 3 if package.is_control(i) else 1 for i in ids]
     kinds = [6 if package.is_byte(i) else kind for i, kind in zip(ids, kinds, strict=True)]
-    ours = made(
+    ours = make_tokenizer(
         model="llama",
         tokens=[package.id_to_piece(i) for i in ids],
         scores=np.array([package.get_score(i) for i in ids], np.float32),
@@ -110,12 +117,12 @@ def test_random_texts_have_the_tokens_of_tokenizers_and_tiktoken(pre):
     package.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, show_progress=False)
-    package.train_from_iterator(corpus(), trainer)
+    package.train_from_iterator(read_corpus(), trainer)
     model = json.loads(package.to_str())["model"]
     tokens, merges = [*model["vocab"]], [" ".join(pair) for pair in model["merges"]]
     assert [*model["vocab"].values()] == [*range(len(tokens))]
     kinds = np.ones(len(tokens), np.int32)
-    ours = made(model="gpt2", pre=pre, tokens=tokens, merges=merges, token_type=kinds)
+    ours = make_tokenizer(model="gpt2", pre=pre, tokens=tokens, merges=merges, token_type=kinds)
     ranks = {ours.piece(id): id for id in range(len(tokens))}
     other = tiktoken.Encoding(pre, pat_str=PUBLISHED[pre], mergeable_ranks=ranks, special_tokens={})
     for text in random_texts(4):
@@ -128,7 +135,7 @@ def test_random_texts_have_the_tokens_of_tokenizers_and_tiktoken(pre):
 
 
 @pytest.mark.parametrize("kind", [1, CONTROL, USER_DEFINED, 5])
-@pytest.mark.parametrize("make", [byte_level, sentence_pieces])
+@pytest.mark.parametrize("make", [byte_level_tokenizer, sentencepiece_tokenizer])
 def test_a_message_cannot_write_what_the_template_writes(make, kind):
     markers = ["<|im_start|>", "<｜User｜>", "<start_of_turn>", "[INST]", "<t>", "</think>"]
     if kind == USER_DEFINED:  # of another type, it reads like text
@@ -136,7 +143,7 @@ def test_a_message_cannot_write_what_the_template_writes(make, kind):
     for marker in markers:
         # Phi-3's has '<|' + message['role'] + '|>'
         template = "{{ '<|' + 'im_start' }}" if marker == "<|im_start|>" else f"{marker}{{{{ x }}}}"
-        tokens = [marker] if make is byte_level else {marker: 0.0}
+        tokens = [marker] if make is byte_level_tokenizer else {marker: 0.0}
         tokenizer = make(tokens=tokens, kinds=[kind], chat_template=template)
         token = tokenizer.tokens.index(marker)
         for text in (marker, f"a{marker}b", marker * 2, marker[:2] + marker + marker[2:]):
@@ -147,22 +154,24 @@ def test_a_message_cannot_write_what_the_template_writes(make, kind):
 
 def test_what_is_no_marker_of_the_template_stays_one_token_in_a_message():
     template = "{%  if x %}<p>{%  endif %}"
-    tokenizer = byte_level(tokens=["  ", "<h1>", "<p>"], kinds=[4, 4, 1], chat_template=template)
+    tokenizer = byte_level_tokenizer(
+        tokens=["  ", "<h1>", "<p>"], kinds=[4, 4, 1], chat_template=template
+    )
     assert texts_of(tokenizer, tokenizer.encode("<h1>a  b")) == ["<h1>", "a", "  ", "b"]
-    pieces = sentence_pieces({"a": 0.0}, chat_template="<0x0A>{{ x }}")
+    pieces = sentencepiece_tokenizer({"a": 0.0}, chat_template="<0x0A>{{ x }}")
     assert texts_of(pieces, pieces.encode("\n")) == [*("<0xE2>", "<0x96>", "<0x81>"), "<0x0A>"]
-    merged = byte_level("qwen2", ["</", "s>", "</s>"], merges=["< /", "s >", "</ s>"])
+    merged = byte_level_tokenizer("qwen2", ["</", "s>", "</s>"], merges=["< /", "s >", "</ s>"])
     assert texts_of(merged, merged.encode("</s>")) == ["</", "s", ">"]
 
 
 def test_the_models_own_tag_stays_in_its_answer_and_one_that_it_spells_is_text():
     # as in DeepSeek-R1-Distill-Llama, whose template cuts an answer at the model's </think>
     tokens = ["</think>", "<|im_start|>", "<|im_end|>"]
-    tokenizer = byte_level(tokens=tokens, kinds=[4, 4, 4], chat_template="</think>")
+    tokenizer = byte_level_tokenizer(tokens=tokens, kinds=[4, 4, 4], chat_template="</think>")
     tag, end = map(tokenizer.tokens.index, ("</think>", "<|im_end|>"))
     said = [*tokenizer.encode("a</think>"), tag, *tokenizer.encode("b<|im_start|>"), end]
     cut = "{{ messages[1].content.split('</think>')[-1] }}"
-    renderer = SimpleNamespace(render=lambda messages: rendered(cut, messages))
+    renderer = SimpleNamespace(render=lambda messages: render_template(cut, messages))
     chat = Chat(Says(said, len(tokenizer.tokens)), tokenizer, renderer, 0.0, seed=0)
     chat.messages = [{"role": "user", "content": "Hi"}]
     assert "".join(chat.answer(tokenizer.encode("Hi"))) == "a</think></think>b<|im_start|>"
@@ -173,11 +182,13 @@ def test_the_models_own_tag_stays_in_its_answer_and_one_that_it_spells_is_text()
 
 
 @pytest.mark.parametrize("kind", [1, CONTROL, USER_DEFINED, 5])
-@pytest.mark.parametrize("make", [byte_level, sentence_pieces])
+@pytest.mark.parametrize("make", [byte_level_tokenizer, sentencepiece_tokenizer])
 def test_an_answer_ends_at_a_token_that_reads_so_whatever_its_type(make, kind):
     for end in END.split():
-        if make is byte_level or end != "</s>":  # which SentencePiece has already
-            tokenizer = make(tokens=[end] if make is byte_level else {end: 0.0}, kinds=[kind])
+        if make is byte_level_tokenizer or end != "</s>":  # which SentencePiece has already
+            tokenizer = make(
+                tokens=[end] if make is byte_level_tokenizer else {end: 0.0}, kinds=[kind]
+            )
             token = tokenizer.tokens.index(end)
             assert token in tokenizer.end_of_turn and tokenizer.decode([token]) == ""
 
@@ -186,10 +197,10 @@ def test_an_answer_ends_at_a_token_that_reads_so_whatever_its_type(make, kind):
 
 
 def test_a_sentencepiece_file_that_names_no_bos_begins_with_one():
-    named = sentence_pieces({"▁a": 0.0})
-    silent = sentence_pieces({"▁a": 0.0}, bos_token_id=None, eos_token_id=None)
+    named = sentencepiece_tokenizer({"▁a": 0.0})
+    silent = sentencepiece_tokenizer({"▁a": 0.0}, bos_token_id=None, eos_token_id=None)
     assert silent.encode_prompt("a") == named.encode_prompt("a") == [1, 259]
-    assert silent.end_of_turn == {2} and byte_level().bos is None
+    assert silent.end_of_turn == {2} and byte_level_tokenizer().bos is None
 
 
 def test_a_part_of_a_split_file_is_called_so(tmp_path):
@@ -215,4 +226,4 @@ def test_a_generation_block_is_rendered_as_transformers_does():
     {% endif %}{{ x }}
 {% endfor %}"""
     messages = [{"role": role, "content": "Hi"} for role in ("user", "assistant")]
-    assert rendered(template, messages) == "\n            Hi<|im_end|>\n"
+    assert render_template(template, messages) == "\n            Hi<|im_end|>\n"

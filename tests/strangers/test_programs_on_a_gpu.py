@@ -22,7 +22,7 @@ from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.tensor_ir import substitute, variables_of, with_fields
 from tests.support.compiled import after_phases
-from tests.support.planted_faults import runs_here
+from tests.support.injected_faults import runs_here
 
 pytestmark = runs_here
 
@@ -60,7 +60,7 @@ TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 SIZES = {"n": 3, "b": 2}
 
 
-def scheduled(mod: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
+def schedule_kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
     """`mod` as kernels without schedules, and the same kernels scheduled for a GPU."""
     lowered = after_phases(mod, CUDA, "graph and lower")
     return lowered, after_phases(lowered, CUDA, "schedule")
@@ -71,7 +71,7 @@ def size_of(extent: tvm.ir.Expr) -> int:
     return int(Analyzer().simplify(substitute(extent, known)))
 
 
-def drawn(buffer: tirx.Buffer, rng: np.random.Generator) -> np.ndarray:
+def draw_array(buffer: tirx.Buffer, rng: np.random.Generator) -> np.ndarray:
     shape, dtype = [size_of(n) for n in buffer.shape], str(buffer.dtype)
     numbers = rng.standard_normal(shape) if "float" in dtype else rng.integers(0, 2, shape)
     return numbers.astype(getattr(ml_dtypes, dtype, dtype))
@@ -91,12 +91,12 @@ def with_buffers_between_launches(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, l
 
 def assert_same_numbers(name: str, plain: tirx.PrimFunc, on_gpu: tirx.PrimFunc) -> None:
     rng = np.random.default_rng(7)
-    arrays = [drawn(param, rng) for param in plain.params]
+    arrays = [draw_array(param, rng) for param in plain.params]
     expected = [tvm.runtime.tensor(array) for array in arrays]
     mod = tvm.IRModule({"main": plain.with_attr("global_symbol", "main")})
     tvm.compile(mod, QUICK)["main"](*expected)
     on_gpu, between = with_buffers_between_launches(on_gpu)
-    poisoned = [np.full_like(drawn(one, rng), np.nan) for one in between]
+    poisoned = [np.full_like(draw_array(one, rng), np.nan) for one in between]
     HostProgram(on_gpu, CUDA).run(CudaOnCpu(), [*arrays, *poisoned])
     tolerance = max(TOLERANCE.get(str(array.dtype), 0) for array in arrays)
     for found, exact in zip(arrays, expected, strict=True):
@@ -109,7 +109,7 @@ def assert_same_numbers(name: str, plain: tirx.PrimFunc, on_gpu: tirx.PrimFunc) 
 
 def kernels_of(mod: tvm.IRModule) -> dict[str, tuple[tirx.PrimFunc, tirx.PrimFunc]]:
     """The kernels of `mod` whose parameters are buffers, without and with a schedule."""
-    plain, on_gpu = scheduled(mod)
+    plain, on_gpu = schedule_kernels(mod)
     names = {gvar.name_hint for gvar in on_gpu.get_global_vars()}
     return {
         gvar.name_hint: (func, on_gpu[gvar.name_hint])

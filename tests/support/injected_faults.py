@@ -1,4 +1,4 @@
-"""Kernels that tests run on the CPU: with a fault planted in TVM's text, or written by hand; and when they can run."""
+"""Kernels that tests run on the CPU: with a fault injected in TVM's text, or written by hand; and when they can run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def run_changed(
     ((name, kernel),) = program.kernels.items()
     if change:
         text = change(kernel.source)
-        assert text != kernel.source, "no fault was planted: TVM writes this kernel differently now"
+        assert text != kernel.source, (
+            "no fault was injected: TVM writes this kernel differently now"
+        )
         program.kernels[name] = dataclasses.replace(kernel, source=text)
     try:
         program.run(engine or CudaOnCpu(backwards), given)
@@ -59,7 +61,7 @@ def run_changed(
 
 @functools.lru_cache(maxsize=8)
 def _program(func, target: Target, config: tuple) -> HostProgram:
-    """Faults are planted in the text, so one program serves all faults of a kernel."""
+    """Faults are injected in the text, so one program serves all faults of a kernel."""
     return HostProgram(func, target, dict(config))
 
 
@@ -74,7 +76,7 @@ def at_match(pattern: str, which: int = 0, instead: str = "") -> Callable[[str],
     return change
 
 
-def off_by(given: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def error_of_layer(given: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """(|given[3] - the layer of given[:3]|, that layer), infinite where an element is not a number."""
     right = exact(*given[:3])
     error = np.abs(given[3].astype("float64") - right)

@@ -22,14 +22,22 @@ from chapters.kit.gpu.launches import Engine, HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU, cuda
 from chapters.kit.gpu.warp_access import accesses
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.quantized.blocks import Codes, Form, pack
+from chapters.kit.quantized.blocks import Form, pack
 from chapters.kit.quantized.coded_products_on_gpu import FEW, schedule
 from chapters.kit.quantized.dequantize import kernel
 from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined
+from tests.support.injected_faults import needs_compiler, runs_here
 from tests.support.orders import every_order
-from tests.support.planted_faults import needs_compiler, runs_here
+from tests.support.quantized import (
+    M,
+    assert_close,
+    draw_quantized,
+    draw_rows,
+    gated_epilogue,
+    quantized_matmul,
+)
 
 LANES = 16
 FORMS = {
@@ -55,36 +63,17 @@ each_engine = pytest.mark.parametrize(
 each_target = pytest.mark.parametrize("target", [DLIGHT_CUDA, WEBGPU], ids=["CUDA", "WGSL"])
 
 
-def random_codes(form: Form, n: int, k: int) -> Codes:
-    """Random codes. Their weights have both signs, and each group has a scale and a minimum of its own."""
-    random = np.random.default_rng(n + k)
-    scales = random.uniform(0.01, 0.03, (n, k // form.group)).astype(form.scale)
-    minima = (-8 * random.uniform(0.01, 0.03, scales.shape)).astype(form.scale)
-    codes = random.integers(0, 1 << form.bits, (n, k), "u1")
-    return Codes(form.bits, codes, scales, minima if form.has_minimum else None)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype("float32")
-
-
-def close(found: np.ndarray, exact: np.ndarray) -> None:
-    wrong = ~(np.abs(found - exact) <= 1e-5 * np.abs(exact).max())  # a NaN is wrong
-    assert not wrong.any(), (found[wrong][:5], exact[wrong][:5])
-    assert found.shape == exact.shape and found.dtype == np.float32
-
-
 @cache
-def program(func: tirx.PrimFunc, target: Target) -> HostProgram:
+def host_program(func: tirx.PrimFunc, target: Target) -> HostProgram:
     return HostProgram(func, target)
 
 
-def text(func: tirx.PrimFunc, target: Target) -> str:
+def device_source(func: tirx.PrimFunc, target: Target) -> str:
     """The device code of `func`."""
-    return "".join(kernel.source for kernel in program(func, target).kernels.values())
+    return "".join(kernel.source for kernel in host_program(func, target).kernels.values())
 
 
-def no_floats_of_the_matrix(func: tirx.PrimFunc, target: Target, size: int) -> bool:
+def keeps_no_float_matrix(func: tirx.PrimFunc, target: Target, size: int) -> bool:
     """Whether no array of global memory, and none that the text declares, has room for `size` floats."""
     buffers = {var for var in nodes(func, tirx.Var) if tirx.is_buffer_var(var)}
     for buffer in buffers:
@@ -92,52 +81,28 @@ def no_floats_of_the_matrix(func: tirx.PrimFunc, target: Target, size: int) -> b
         extents = [int(n) for n in buffer.shape if isinstance(n, tirx.IntImm)]
         if is_global and str(buffer.dtype) == "float32":
             assert prod(extents) < size, f"{buffer} holds {extents}"
-    in_cuda = re.findall(r"\w+_ptr\[(\d+)\];", text(func, target))
-    in_wgsl = re.findall(r"array<\w+, (\d+)>", text(func, target))
+    in_cuda = re.findall(r"\w+_ptr\[(\d+)\];", device_source(func, target))
+    in_wgsl = re.findall(r"array<\w+, (\d+)>", device_source(func, target))
     declared = [int(number) for number in in_cuda + in_wgsl]
     return max(declared, default=0) < size
 
 
-M = tirx.Var("m", "int64")
-
-
-def long(shape) -> list:
-    return [tirx.IntImm("int64", one) if isinstance(one, int) else one for one in shape]
-
-
-def coded(form: Form, rows: tuple, n: int, k: int, behind=None) -> tirx.PrimFunc:
-    """The kernel (codes, scales, x, result), or (codes, scales, x, other, result) with `behind` of the sums and other.
-
-    other: of the shape of the sums.
-    """
-    w, x = te.placeholder(long((n, k)), name="w"), te.placeholder(long((*rows, k)), name="x")
-    y = nt_matmul(w, x, "float32")
-    other = [te.placeholder(y.shape, name="other")] if behind else []
-    out = behind(y, *other) if behind else y
-    return joined(kernel(form, (n, k)), te.create_prim_func([w, x, *other, out], "int64"))
-
-
-def gated(y, other):
-    """silu(y) * other, in two blocks behind y."""
-    silu = te.compute(y.shape, lambda *i: y(*i) * te.sigmoid(y(*i)), "silu")
-    return te.compute(y.shape, lambda *i: silu(*i) * other(*i), "gated")
-
-
-def halves(y, other):
+def halves(y, bias, gate, residual, _w):
     """y plus the other half of y's columns, so that a result reads a sum that is not its own."""
     n = y.shape[-1]
-    return te.compute(y.shape, lambda *i: y(*i[:-1], (i[-1] + n // 2) % n) + other(*i), "halves")
+
+    def element(*i):
+        added = bias(i[-1]) + gate(*i) + residual(*i)
+        return y(*i[:-1], (i[-1] + n // 2) % n) + added
+
+    return te.compute(y.shape, element, "halves")
 
 
-EPILOGUES = {
-    None: lambda y, _: y,
-    gated: lambda y, other: y / (1 + np.exp(-y)) * other,
-}
 SHAPES = [(), (1,), (FEW,), (FEW + 1,), (2, 3), (3, 5), (M,), (3, M)]  # M is 9 when a kernel runs
 PRODUCTS = [
-    *[("Q4_1", rows, gated) for rows in SHAPES],
-    *[("Q4_1", rows, None) for rows in [(1,), (3,), (M,)]],
-    *[(kind, rows, gated) for kind in FORMS for rows in [(1,), (3,), (M,)] if kind != "Q4_1"],
+    *[("Q4_1", rows, gated_epilogue) for rows in SHAPES],
+    *[("Q4_1", rows, None) for rows in [(1,), (M,)]],
+    *[(kind, rows, gated_epilogue) for kind in FORMS for rows in [(3,), (M,)] if kind != "Q4_1"],
 ]
 
 
@@ -145,20 +110,25 @@ def name_of(value) -> str:
     return value.__name__ if callable(value) else str(value)
 
 
-def check(form: Form, rows: tuple, behind, engine: str, n: int, k: int) -> tirx.PrimFunc:
+def check_numbers(form: Form, rows: tuple, behind, engine: str, n: int, k: int) -> tirx.PrimFunc:
     """The kernel of one product, after its numbers are compared as an engine of ENGINES gives them."""
     target, run = ENGINES[engine]
     if engine == "CUDA, first thread first" and rows == (3,):
         run = every_order
-    func = schedule(coded(form, rows, n, k, behind), target)
-    assert "tirx.is_scheduled" in func.attrs and len(program(func, target).kernels) == 1
+    func = schedule(quantized_matmul(form, rows, n=n, k=k, behind=behind), target)
+    assert "tirx.is_scheduled" in func.attrs and len(host_program(func, target).kernels) == 1
     rows = [9 if one is M else one for one in rows]
-    matrix, x, other = random_codes(form, n, k), normal(*rows, k), normal(*rows, n)
+    matrix = draw_quantized(form, n, k)
+    x = draw_rows(*rows, k) / np.float32(64)  # so that the results are about 1
+    others = [draw_rows(n), draw_rows(*rows, n), draw_rows(*rows, n)] if behind else []
     out = np.full((*rows, n), np.nan, "float32")
-    given = [*pack(matrix, form), x, *([other] if behind else []), out]
-    program(func, target).run(run, given)
-    sums = x.astype("float64") @ matrix.floats().astype("float64").T
-    close(out, EPILOGUES[behind](sums, other))
+    host_program(func, target).run(run, [*pack(matrix, form), x, *others, out])
+    exact = x.astype("float64") @ matrix.floats().astype("float64").T
+    if behind:
+        bias, gate, residual = others
+        y = exact + bias
+        exact = y / (1 + np.exp(-y)) * gate + residual
+    assert_close(out, exact)
     return func
 
 
@@ -166,8 +136,8 @@ def check(form: Form, rows: tuple, behind, engine: str, n: int, k: int) -> tirx.
 @pytest.mark.parametrize(("kind", "rows", "behind"), PRODUCTS, ids=name_of)
 def test_a_product(kind, rows, behind, engine):
     target, n, k = ENGINES[engine][0], 96, 160
-    func = check(FORMS[kind], rows, behind, engine, n, k)
-    assert no_floats_of_the_matrix(func, target, n * k)
+    func = check_numbers(FORMS[kind], rows, behind, engine, n, k)
+    assert keeps_no_float_matrix(func, target, n * k)
 
 
 @each_engine
@@ -176,7 +146,7 @@ def test_a_product(kind, rows, behind, engine):
 def test_a_row_that_threads_cannot_share(group, bits, lanes, rows, engine):
     """An odd number of words per row, or of threads per panel: one thread adds up a whole row."""
     form = Form(bits, group, bits == 4, "float16", lanes)
-    check(form, rows, None, engine, n=lanes * 3, k=group * 3)
+    check_numbers(form, rows, None, engine, n=lanes * 3, k=group * 3)
 
 
 @each_engine
@@ -188,10 +158,10 @@ def test_a_residual_that_is_x(engine):
     y = nt_matmul(w, x, "float32")
     out = te.compute(y.shape, lambda *i: y(*i) + x(*i), name="out")
     both = joined(kernel(form, (n, n)), te.create_prim_func([w, x, out], "int64"))
-    matrix, given = random_codes(form, n, n), normal(1, n)
+    matrix, given = draw_quantized(form, n, n), draw_rows(1, n)
     result = np.full((1, n), np.nan, "float32")
-    program(schedule(both, target), target).run(run, [*pack(matrix, form), given, result])
-    close(result, given + given.astype("float64") @ matrix.floats().astype("float64").T)
+    host_program(schedule(both, target), target).run(run, [*pack(matrix, form), given, result])
+    assert_close(result, given + given.astype("float64") @ matrix.floats().astype("float64").T)
 
 
 @each_target
@@ -199,9 +169,9 @@ def test_a_residual_that_is_x(engine):
 def test_a_result_of_other_sums_gets_the_fallback(rows, target):
     """Its sums go through memory, from one kernel to the next; the floats of the matrix do not."""
     n, k = 96, 160
-    func = schedule(coded(FORMS["Q4_1"], rows, n, k, halves), target)
-    assert len(program(func, target).kernels) == 2
-    assert no_floats_of_the_matrix(func, target, n * k)
+    func = schedule(quantized_matmul(FORMS["Q4_1"], rows, n=n, k=k, behind=halves), target)
+    assert len(host_program(func, target).kernels) == 2
+    assert keeps_no_float_matrix(func, target, n * k)
 
 
 def test_other_kernels_stay():
@@ -211,7 +181,7 @@ def test_other_kernels_stay():
 
 def test_the_rule_for_one_row_stops_at_minima():
     """Why `many_rows` does not ask it; if this fails, TVM's rule has learned to read two scales."""
-    func = coded(FORMS["Q4_1"], (1,), 96, 160)
+    func = quantized_matmul(FORMS["Q4_1"], (1,), n=96, k=160)
     with DLIGHT_CUDA, pytest.raises(AssertionError):
         GEMVWithinBounds().apply(func, DLIGHT_CUDA, False)
 
@@ -221,7 +191,9 @@ def test_the_rule_for_one_row_stops_at_minima():
 
 @pytest.mark.parametrize("lanes", [1, 8, 16, 32])
 def test_a_warp_reads_contiguous_codes(lanes):
-    func = schedule(coded(Form(4, 32, True, "float16", lanes), (1,), 256, 2048), DLIGHT_CUDA)
+    func = schedule(
+        quantized_matmul(Form(4, 32, True, "float16", lanes), (1,), n=256, k=2048), DLIGHT_CUDA
+    )
     found = [one for one in accesses(func, DLIGHT_CUDA) if one.scope == "global"]
     for one in found:
         assert one.sectors == one.least_sectors
@@ -233,7 +205,10 @@ def test_a_warp_reads_contiguous_codes(lanes):
 
 def test_several_rows_load_each_code_once():
     for rows in (1, 4, FEW):
-        func = schedule(coded(FORMS["Q4_1"], (rows,), 96, 256, gated), DLIGHT_CUDA)
+        func = schedule(
+            quantized_matmul(FORMS["Q4_1"], (rows,), n=96, k=256, behind=gated_epilogue),
+            DLIGHT_CUDA,
+        )
         moved = [one.bytes_moved for one in accesses(func, DLIGHT_CUDA) if one.buffer == "codes"]
         assert moved == [96 * 256 // 2]
 
@@ -244,7 +219,9 @@ def test_several_rows_load_each_code_once():
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
 def test_nothing_spills(kind, rows, arch):
     target = cuda(arch)
-    func = schedule(coded(FORMS[kind], (rows,), 2048, 2048, gated), target)
-    used = resources(text(func, target), arch)
+    func = schedule(
+        quantized_matmul(FORMS[kind], (rows,), n=2048, k=2048, behind=gated_epilogue), target
+    )
+    used = resources(device_source(func, target), arch)
     assert 0 < used.registers <= 64
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
