@@ -344,7 +344,7 @@ def test_pages_show_cases_of_which_a_part_was_measured(folder):
             for lost in {slowest, "mma.sync"} - {gpu_results.LINEAR, gpu_results.EAGER_GELU}:
                 seconds.pop(lost, None)
         measured["skipped"] = ["float16, (8192, 8192)"]
-        results.save(name, measured, "python -m chapters bench 8", folder)
+        save_gpu(name, measured, 8, folder)
     for name in bench.TABLES:
         shown = bench.show_results(name)
         assert "bench 8" in str(shown) and "<table" in shown._repr_html_()
