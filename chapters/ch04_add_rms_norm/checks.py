@@ -17,15 +17,14 @@ from tvm.target import Target
 from chapters.ch04_add_rms_norm import as_upstream
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
 from chapters.ch04_add_rms_norm.check_cases import (
+    PAIR,
     RELATIVE,
-    add_function,
+    ROWS,
+    function,
     inputs,
     launch,
-    module,
-    pair,
     reference,
     run,
-    run_each,
 )
 from chapters.ch04_add_rms_norm.given import AddNorm
 from chapters.checking import expect
@@ -74,17 +73,14 @@ def _total(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> int:
 # --- 4.1 ------------------------------------------------------------------------------------------
 
 
-def _pair_on(
-    x1=("n", 1, 64), x2=("n", 1, 64), weight=(64,), dtype="float16", axes=(-1,)
-) -> tvm.IRModule:
-    """main(x1, x2, weight) -> the norm of x1 + x2, on tensors of these shapes."""
-    return _of(lambda b, *given: pair(b, *given, axes=axes)[1], x1, x2, weight, dtype)
+def _pair_on(x1=ROWS, x2=ROWS, weight=(64,), dtype="float16", body: str = PAIR) -> tvm.IRModule:
+    """main(x1, x2, weight) on tensors of these shapes or types, which gives the last value of `body`."""
+    return relax_module(function(body, x1, x2, weight, dtype))
 
 
-def _of(build, x1=("n", 1, 64), x2=("n", 1, 64), weight=(64,), dtype="float16") -> tvm.IRModule:
-    """main(x1, x2, weight) -> what `build(builder, x1, x2, weight)` gives."""
-    shapes = {"x1": x1, "x2": x2, "weight": weight}
-    return module(lambda builder, *given: [build(builder, *given)], shapes, dtype)
+def _over(*axes: int) -> str:
+    """A pair whose norm is over these axes."""
+    return PAIR.replace("[-1]", str(list(axes)))
 
 
 def _bindings(mod: tvm.IRModule, op: str = "") -> list[relax.VarBinding]:
@@ -149,11 +145,11 @@ def test_4_1_takes_every_shape_a_kernel_can_serve(impl) -> None:
     why = "At rank 4, the axis 3 is the last one, as -1 is. Models write both."
     cases.append((LAST_OF_FOUR, "a pair of rank 4 whose norm has axes=[3]", why))
     why = "The kernel reads its two tensors, and they may be the same one."
-    twice = _of(lambda b, x1, x2, w: pair(b, x1, x1, w)[1])
+    twice = _pair_on(body=PAIR.replace("x2", "x1"))
     cases.append((twice, "a pair whose add is add(x1, x1)", why))
     why = "None of this keeps a kernel from serving the pair."
-    ones = relax.const(np.ones(64, "float16"))
-    constant = _of(lambda b, x1, x2, w: pair(b, ones, x2, ones)[1], (64,), (64,))
+    text = function(PAIR.replace("x1", "ones").replace("weight", "ones"), (64,), (64,))
+    constant = relax_module(text, ones=relax.const(np.ones(64, "float16")))
     cases.append((constant, "a pair in which one constant is both x1 and the weight", why))
     what = (
         "a pair outside of a dataflow block, on (n + 1, 1, 64), with a computed weight and epsilon 0, and with a sum "
@@ -166,7 +162,7 @@ def test_4_1_takes_every_shape_a_kernel_can_serve(impl) -> None:
         MATCH.that(_asked(impl, mod)[0] is not None, what, expected="an AddNorm", why=why)
 
 
-LAST_OF_FOUR = _pair_on((2, "n", 3, 64), (2, "n", 3, 64), axes=[3])
+LAST_OF_FOUR = _pair_on((2, "n", 3, 64), (2, "n", 3, 64), body=_over(3))
 OUTSIDE = """
 @bare
 def main(x: ("n", 1, 64, "float16"), x1: ("n + 1", 1, 64, "float16"), w: (64, "float16")):
@@ -175,92 +171,100 @@ def main(x: ("n", 1, 64, "float16"), x1: ("n + 1", 1, 64, "float16"), w: (64, "f
     norm = R.nn.rms_norm(total, R.exp(w), axes=[-1], epsilon=0.0)
     return norm
 """
-HALF = '("n", 1, 64, "float16")'
+UNKNOWN = "R.Tensor(dtype='float16', ndim={})"
 
 
-def _unknown(rank: int, x1=HALF, weight='(64, "float16")', total="") -> tvm.IRModule:
-    """A pair in which one tensor, whose type has the place `{}`, is known by its rank only."""
-    unknown = f'R.Tensor(dtype="float16", ndim={rank})'
-    x1, weight, total = (ty.format(unknown) for ty in (x1, weight, total))
-    return relax_module(f"""
-def main(x1: {x1}, x2: {HALF}, weight: {weight}):
-    total{total} = R.add(x1, x2)
-    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-""")
+def _normed(total: str) -> str:
+    return PAIR.replace("R.add(x1, x2)", total)
 
 
-# the second argument of each is the weight, as a norm's is
-NO_NORMS = ("R.multiply(R.add(x1, x2), weight)", "R.add(R.add(x1, x2), weight)", "R.add(x1, x2)")
-
-
-NOT_A_PAIR = """
-the norm of a parameter: There is no add.
-the norm of a product: The kernel adds its two tensors; it does not multiply them.
-a norm over the first axis: The kernel sums along rows; this norm sums along columns.
-a norm over the first of two axes of equal size: All shapes fit, so only the numbers would be wrong.
-a norm over two axes: Its mean is over 64 elements, but a row has 8.
-an add that broadcasts a row: The kernel would read past the end of x2.
-an add that broadcasts the first argument: The kernel would read past the end of x1.
-an add of a number: The kernel reads two tensors, and here the second argument is a scalar.
-a symbolic hidden size: The number of registers per thread must be known when the kernel is compiled.
-an argument of unknown shape: The compiler does not know that a row has 64 elements.
-a float64 pair: The kernel adds up the squares in float32, which loses half of the digits of float64.
-a norm whose weight is the sum: The kernel would need its own result as an argument.
-a pair without rows: One block per row makes an empty grid, which cannot be launched.
-a pair whose rows are empty: The kernel divides by the hidden size, and here that is 0.
-a norm of scalars over no axis: A scalar has no last axis, so there is no row.
-a norm of a matrix over no axis: It divides each element by itself, and the kernel sums along rows.
-a sum of unknown shape: call_tir allocates both results, and needs the shape in their type.
-a weight of unknown shape: The kernel reads 64 elements of the weight, and the type does not promise that many.
-a product with the weight: A multiply is not a norm.
-an add of the weight: No norm follows the add.
-an add alone: No norm follows the add.
-"""
-
-
-def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
-    """(what, module, what would break)."""
-    add, norm, half = relax.op.add, relax.op.nn.rms_norm, relax.const(0.5, "float16")
-
-    def normed(make):
-        return _of(lambda b, x1, x2, w: b.emit(norm(b.emit(make(x1, x2)), w, axes=[-1])))
-
-    def own_weight(b, x1, x2, _w):
-        total = b.emit(add(x1, x2))
-        return b.emit(norm(total, total, axes=[-1]))
-
-    def over_no_axis(b, x1, x2, w):
-        return b.emit(norm(b.emit(add(x1, x2)), w, axes=[]))
-
-    rows = 'x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)'
-    modules = [  # in the order of NOT_A_PAIR
-        _of(lambda b, x1, x2, w: b.emit(norm(x1, w, axes=[-1]))),
-        normed(relax.op.multiply),
-        _pair_on((64, 8), (64, 8), axes=[0]),
-        _pair_on((64, 64), (64, 64), axes=[0]),
-        _pair_on((2, 8, 8), (2, 8, 8), (8, 8), axes=[1, 2]),
+# what it is -> the module, what would break
+NOT_A_PAIR = {
+    "the norm of a parameter": (_pair_on(body=_normed("x1")), "There is no add."),
+    "the norm of a product": (
+        _pair_on(body=_normed("R.multiply(x1, x2)")),
+        "The kernel adds its two tensors; it does not multiply them.",
+    ),
+    "a norm over the first axis": (
+        _pair_on((64, 8), (64, 8), body=_over(0)),
+        "The kernel sums along rows; this norm sums along columns.",
+    ),
+    "a norm over the first of two axes of equal size": (
+        _pair_on((64, 64), (64, 64), body=_over(0)),
+        "All shapes fit, so only the numbers would be wrong.",
+    ),
+    "a norm over two axes": (
+        _pair_on((2, 8, 8), (2, 8, 8), (8, 8), body=_over(1, 2)),
+        "Its mean is over 64 elements, but a row has 8.",
+    ),
+    "an add that broadcasts a row": (
         _pair_on(x2=(64,)),
+        "The kernel would read past the end of x2.",
+    ),
+    "an add that broadcasts the first argument": (
         _pair_on(x1=(1, 1, 64)),
-        normed(lambda x1, _x2: add(x1, half)),
+        "The kernel would read past the end of x1.",
+    ),
+    "an add of a number": (
+        _pair_on(body=_normed('R.add(x1, R.const(0.5, "float16"))')),
+        "The kernel reads two tensors, and here the second argument is a scalar.",
+    ),
+    "a symbolic hidden size": (
         _pair_on((4, "h"), (4, "h"), ("h",)),
-        _unknown(3, x1="{}"),
+        "The number of registers per thread must be known when the kernel is compiled.",
+    ),
+    "an argument of unknown shape": (
+        _pair_on(UNKNOWN.format(3)),
+        "The compiler does not know that a row has 64 elements.",
+    ),
+    "a float64 pair": (
         _pair_on(dtype="float64"),
-        _of(own_weight, (64,), (64,)),
+        "The kernel adds up the squares in float32, which loses half of the digits of float64.",
+    ),
+    "a norm whose weight is the sum": (
+        _pair_on((64,), (64,), body=PAIR.replace("weight", "total")),
+        "The kernel would need its own result as an argument.",
+    ),
+    "a pair without rows": (
         _pair_on((4, 0, 2, 64), (4, 0, 2, 64)),
+        "One block per row makes an empty grid, which cannot be launched.",
+    ),
+    "a pair whose rows are empty": (
         _pair_on((4, 0), (4, 0), (0,)),
-        _of(over_no_axis, (), (), ()),
-        _of(over_no_axis, (4, 64), (4, 64), ()),
-        _unknown(3, total=": {}"),
-        _unknown(1, weight="{}"),
-        *(relax_module(f"def main({rows}):\n    no_norm = {call}\n") for call in NO_NORMS),
-    ]
-    told = [line.split(": ", 1) for line in NOT_A_PAIR.strip().split("\n")]
-    return [(what, mod, breaks) for (what, breaks), mod in zip(told, modules, strict=True)]
+        "The kernel divides by the hidden size, and here that is 0.",
+    ),
+    "a norm of scalars over no axis": (
+        _pair_on((), (), (), body=_over()),
+        "A scalar has no last axis, so there is no row.",
+    ),
+    "a norm of a matrix over no axis": (
+        _pair_on((4, 64), (4, 64), (), body=_over()),
+        "It divides each element by itself, and the kernel sums along rows.",
+    ),
+    "a sum of unknown shape": (
+        _pair_on(body=PAIR.replace("total =", f"total: {UNKNOWN.format(3)} =")),
+        "call_tir allocates both results, and needs the shape in their type.",
+    ),
+    "a weight of unknown shape": (
+        _pair_on(weight=UNKNOWN.format(1)),
+        "The kernel reads 64 elements of the weight, and the type does not promise that many.",
+    ),
+    # the second argument of the last call is the weight, as a norm's is
+    "a product with the weight": (
+        _pair_on(body="no_norm = R.multiply(R.add(x1, x2), weight)"),
+        "A multiply is not a norm.",
+    ),
+    "an add of the weight": (
+        _pair_on(body="no_norm = R.add(R.add(x1, x2), weight)"),
+        "No norm follows the add.",
+    ),
+    "an add alone": (_pair_on(body="no_norm = R.add(x1, x2)"), "No norm follows the add."),
+}
 
 
 def test_4_1_leaves_alone_what_no_kernel_serves(impl) -> None:
     """other axes, broadcasting, unknown sizes and other dtypes are not a pair"""
-    for what, mod, breaks in _not_a_pair():
+    for what, (mod, breaks) in NOT_A_PAIR.items():
         try:
             found, _ = _asked(impl, mod)
         except NotImplementedError:
@@ -281,12 +285,12 @@ def observe_4_1(impl):
         parts = found and (found.x1, found.x2, found.weight, found.total, found.norm)
         return parts and ([part.name for part in parts], found.epsilon)
 
-    modules = [m for _, m, _ in _not_a_pair()] + [
+    modules = [mod for mod, _ in NOT_A_PAIR.values()] + [
         unfused(("n", 1, 64)),
         unfused(("b", "s", 100), "float32", 0.5),
         unfused((33,)),
         unfused(("n", 64), "bfloat16"),
-        _pair_on(axes=[2]),
+        _pair_on(body=_over(2)),
         LAST_OF_FOUR,
     ]
     return [lambda mod=mod: seen(mod) for mod in modules]
@@ -858,12 +862,12 @@ def test_4_4_one_kernel_where_one_will_do(impl) -> None:
 
 def _two(epsilons=(1e-5, 0.5), hidden=(64, 64)) -> tvm.IRModule:
     """Two functions of one module, each with a pair."""
-    builder = relax.BlockBuilder()
+    text = ""
     for name, epsilon, size in zip(("main", "other"), epsilons, hidden, strict=True):
-        shapes = {"x1": ("n", 1, size), "x2": ("n", 1, size), "weight": (size,)}
-        both = lambda *given, e=epsilon: list(pair(*given, e))  # noqa: E731
-        add_function(builder, name, both, shapes, "float32")
-    return builder.get()
+        body = PAIR.replace("1e-5", str(epsilon)) + "return total, norm"
+        shapes = ("n", 1, size), ("n", 1, size), (size,)
+        text += function(body, *shapes, "float32", name=name)
+    return relax_module(text)
 
 
 def _fused_with_key(impl, mod: tvm.IRModule) -> tvm.IRModule:
@@ -882,10 +886,9 @@ def test_4_4_two_norms_two_kernels(impl) -> None:
         fused = _fused_with_key(impl, mod)
         expect.well_formed(fused, "The pass with your key")
         arrays = {name: arguments(mod[name]) for name in ("main", "other")}
-        yours, exact = run_each(fused, arrays), run_each(mod, arrays)
-        for name in arrays:
+        for name, given in arrays.items():
             DISPATCH.that(
-                not _differ(yours[name], exact[name]),
+                not _differ(run(fused, given, name), run(mod, given, name)),
                 f"Fused with your key, a module of two functions that differ in {fact} gives wrong numbers in "
                 f"`{name}`.",
                 expected="a kernel of its own for each function",
@@ -962,79 +965,65 @@ def test_4_5_fuses_every_shape(impl) -> None:
 
 def test_4_5_leaves_the_rest_alone(impl) -> None:
     """a pair that no kernel can serve stays as it is"""
-    for what, mod, breaks in _not_a_pair():
+    for what, (mod, breaks) in NOT_A_PAIR.items():
         _fuse(impl, mod, f"a module with {what}", stays=True, why=breaks, read=NOT_FIRE)
 
 
-def _neg(builder, value):
-    return builder.emit(relax.op.negative(value))
-
-
-def _read_before(builder, x1, x2, w):
-    total = builder.emit(relax.op.add(x1, x2))
-    early = builder.emit(relax.op.exp(total))
-    norm = builder.emit(relax.op.nn.rms_norm(total, w, axes=[-1]))
-    return [early, norm, _neg(builder, total)]
-
-
-def _late_weight(builder, x1, x2, w):
-    total = builder.emit(relax.op.add(x1, x2))
-    late = _neg(builder, w)
-    norm = builder.emit(relax.op.nn.rms_norm(total, late, axes=[-1]))
-    return [norm, _neg(builder, total)]
-
-
-def _weight_after_a_use(builder, x1, x2, w):
-    total = builder.emit(relax.op.add(x1, x2))
-    early = builder.emit(relax.op.exp(total))
-    late = _neg(builder, w)
-    return [early, builder.emit(relax.op.nn.rms_norm(total, late, axes=[-1])), total]
-
-
-def _two_norms_of_one_sum(builder, x1, x2, w):
-    total, norm = pair(builder, x1, x2, w)
-    other = builder.emit(relax.op.nn.rms_norm(total, _neg(builder, w), axes=[-1], epsilon=0.5))
-    return [norm, other, total]
-
-
-def _one_reader_of_two_sums(builder, x1, x2, w):
-    total, other = (builder.emit(relax.op.add(x1, x)) for x in (x1, x2))
-    both = builder.emit(relax.op.multiply(total, other))
-    norm = builder.emit(relax.op.nn.rms_norm(total, w, axes=[-1]))
-    return [both, norm, builder.emit(relax.op.nn.rms_norm(other, w, axes=[-1], epsilon=0.5))]
-
-
-def _chain(builder, x1, x2, w):
-    first, norm = pair(builder, x1, x2, w, 1e-5)
-    second, other = pair(builder, norm, first, w, 0.5)
-    return [other, second, _neg(builder, first)]
-
-
-def _norm_unused(builder, x1, x2, w):
-    total, _ = pair(builder, x1, x2, w)
-    return [total]
-
-
-def _twice_x1(builder, x1, x2, w):
-    total, norm = pair(builder, x1, x1, w)
-    return [norm, total, x2]
-
-
+READ_BEFORE = """
+total = R.add(x1, x2)
+early = R.exp(total)
+norm = R.nn.rms_norm(total, weight, axes=[-1])
+late = R.negative(total)
+return early, norm, late
+"""
+WEIGHT_AFTER_A_USE = """
+total = R.add(x1, x2)
+early = R.exp(total)
+norm = R.nn.rms_norm(total, R.negative(weight), axes=[-1])
+return early, norm, total
+"""
+TWO_NORMS_OF_ONE_SUM = f"""
+{PAIR}
+other = R.nn.rms_norm(total, R.negative(weight), axes=[-1], epsilon=0.5)
+return norm, other, total
+"""
+ONE_READER_OF_TWO_SUMS = """
+total = R.add(x1, x1)
+other = R.add(x1, x2)
+both = R.multiply(total, other)
+norm = R.nn.rms_norm(total, weight, axes=[-1])
+last = R.nn.rms_norm(other, weight, axes=[-1], epsilon=0.5)
+return both, norm, last
+"""
+CHAIN = f"""
+{PAIR}
+second = R.add(norm, total)
+other = R.nn.rms_norm(second, weight, axes=[-1], epsilon=0.5)
+late = R.negative(total)
+return other, second, late
+"""
+NORM_UNUSED = f"{PAIR}return total"
 USERS = {
-    "something reads the sum after the norm": lambda b, x1, x2, w: [
-        (t := pair(b, x1, x2, w))[1],
-        _neg(b, t[0]),
-    ],
-    "something reads the sum before the norm": _read_before,
-    "the weight is computed between the add and the norm": _late_weight,
-    "something reads the sum before the weight is computed": _weight_after_a_use,
-    "two norms read the same sum": _two_norms_of_one_sum,
-    "one binding is the first reader of two sums": _one_reader_of_two_sums,
-    "a pair follows a pair that has another epsilon": _chain,
-    "nothing uses the norm": _norm_unused,
-    "x1 is added to itself": _twice_x1,
+    "something reads the sum after the norm": f"{PAIR}late = R.negative(total)\nreturn norm, late",
+    "something reads the sum before the norm": READ_BEFORE,
+    "the weight is computed between the add and the norm": """
+total = R.add(x1, x2)
+norm = R.nn.rms_norm(total, R.negative(weight), axes=[-1])
+late = R.negative(total)
+return norm, late
+""",
+    "something reads the sum before the weight is computed": WEIGHT_AFTER_A_USE,
+    "two norms read the same sum": TWO_NORMS_OF_ONE_SUM,
+    "one binding is the first reader of two sums": ONE_READER_OF_TWO_SUMS,
+    "a pair follows a pair that has another epsilon": CHAIN,
+    "nothing uses the norm": NORM_UNUSED,
+    "x1 is added to itself": f"{PAIR.replace('x2', 'x1')}return norm, total",
 }
-SIZES = {"x1": ("n", 1, 64), "x2": ("n", 1, 64), "weight": (64,)}
+
+
+def _function_of(body: str) -> tvm.IRModule:
+    """The function main with this body, in float32."""
+    return _pair_on(dtype="float32", body=body)
 
 
 # The sum is an output of one dataflow block; its norm is in another, and a second pair is in no dataflow block.
@@ -1112,35 +1101,37 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,)):
 )
 
 
-def _typed_anew(builder, x1, x2, w):
+def _typed_anew() -> tvm.IRModule:
     """A pair in a branch, then one that adds what the branch gives, for which the pass makes a new variable.
 
     The rows of `chosen` are declared as n * 2 - n, and both branches have n.
     """
-    total, norm = (relax.Var(name, x1.ty) for name in ("total", "norm"))
-    normed = relax.op.nn.rms_norm(total, w, axes=[-1])
-    inner = [relax.VarBinding(total, relax.op.add(x1, x2)), relax.VarBinding(norm, normed)]
-    then = relax.SeqExpr([relax.BindingBlock(inner)], norm)
-    choice = relax.If(relax.const(True), then, relax.SeqExpr([], x2))
-    n = x1.ty.shape[0]
+    add, norm, n = relax.op.add, relax.op.nn.rms_norm, tirx.Var("n", "int64")
+    rows, row = (relax.TensorType(shape, "float32") for shape in ((n, 1, 64), (64,)))
+    x1, x2, total, normed = (relax.Var(name, rows) for name in ("x1", "x2", "total", "norm"))
+    weight, builder = relax.Var("weight", row), relax.BlockBuilder()
+    values = {total: add(x1, x2), normed: norm(total, weight, axes=[-1])}
+    inner = relax.BindingBlock([relax.VarBinding(*both) for both in values.items()])
+    choice = relax.If(relax.const(True), relax.SeqExpr([inner], normed), relax.SeqExpr([], x2))
     chosen = relax.Var("chosen", relax.TensorType([n * 2 - n, 1, 64], "float32"))
-    builder.emit_normalized(relax.VarBinding(chosen, builder.normalize(choice)))
-    return list(pair(builder, chosen, chosen, w, 0.5))
-
-
-TYPED_ANEW = module(_typed_anew, SIZES, "float32", dataflow=False)
+    with builder.function("main", [x1, x2, weight]):
+        builder.emit_normalized(relax.VarBinding(chosen, builder.normalize(choice)))
+        total = builder.emit(add(chosen, chosen))
+        normed = builder.emit(norm(total, weight, axes=[-1], epsilon=0.5))
+        builder.emit_func_output(relax.Tuple([total, normed]))
+    return builder.get()
 
 
 def _users() -> tuple[tvm.IRModule, dict[str, str]]:
     """(functions for each of USERS, with and without a dataflow block; by function, what it is about)."""
-    builder, what = relax.BlockBuilder(), {}
+    text, what = "", {}
     for dataflow in (True, False):
-        for number, (about, build) in enumerate(USERS.items()):
+        for number, (about, body) in enumerate(USERS.items()):
             name = f"user_{number}" + ("" if dataflow else "_alone")
-            add_function(builder, name, build, SIZES, "float32", dataflow=dataflow)
+            text += function(body, dtype="float32", name=name, dataflow=dataflow)
             what[name] = f"a function in which {about}"
             what[name] += "" if dataflow else ", without a dataflow block"
-    return builder.get(), what
+    return relax_module(text), what
 
 
 OTHERS = {
@@ -1150,7 +1141,7 @@ OTHERS = {
     "a function whose norm is in a branch": BRANCHES,
     "a function in which two variables are called norm": SAME_NAME,
     "a function in which x2 is overwritten between the add and the norm": WRITTEN_BETWEEN,
-    "a function in which the pass makes a new variable for x1 and x2 of a pair": TYPED_ANEW,
+    "a function in which the pass makes a new variable for x1 and x2 of a pair": _typed_anew(),
 }
 
 
@@ -1159,8 +1150,8 @@ def test_4_5_fires_whoever_reads_the_sum(impl) -> None:
     mod, what = _users()
 
     def no_add_is_left(fused: tvm.IRModule) -> None:
-        for (name, about), build in zip(what.items(), [*USERS.values()] * 2, strict=True):
-            if build is _weight_after_a_use:
+        for (name, about), body in zip(what.items(), [*USERS.values()] * 2, strict=True):
+            if body is WEIGHT_AFTER_A_USE:
                 continue  # no place is right for the kernel: the sum is read before the weight exists
             called = operators(fused, name)
             PLACE.that(
@@ -1183,13 +1174,12 @@ def test_4_5_keeps_the_numbers(impl) -> None:
 
 def _with_company() -> tvm.IRModule:
     """A pair in a function with attributes, a function without a pair, and a kernel that already has the name."""
-    builder = relax.BlockBuilder()
-    squatter = sound.cpu_kernel(_dims((2, 1)), 64, "float32", 1e-3)
-    builder.add_func(squatter, "fuse_add_norm_decode")
-    both = lambda b, x1, x2, w: list(pair(b, x1, x2, w, 0.25))  # noqa: E731
-    add_function(builder, "decode", both, SIZES, "float32", attrs={"num_input": 2})
-    add_function(builder, "other", lambda b, x1, x2, w: [_neg(b, x1), x2, w], SIZES, "float32")
-    return builder.get().with_attr("model", "two functions")
+    body = f'R.func_attr({{"num_input": 2}})\n{PAIR.replace("1e-5", "0.25")}return total, norm'
+    text = function(body, dtype="float32", name="decode")
+    text += function("other = R.negative(x1)", dtype="float32", name="other")
+    mod = relax_module(text).with_attr("model", "two functions")
+    mod["fuse_add_norm_decode"] = sound.cpu_kernel(_dims((2, 1)), 64, "float32", 1e-3)
+    return mod
 
 
 def test_4_5_keeps_its_company(impl) -> None:
@@ -1243,9 +1233,8 @@ def observe_4_5(impl):
         results = run(fused, arguments(mod["main"]))
         return [np.round(one.reshape(-1)[:5], 1).tolist() for one in results]
 
-    builds = (_read_before, _two_norms_of_one_sum, _one_reader_of_two_sums)
-    modules = [module(build, SIZES, "float32") for build in builds]
-    modules += [NORM_OUTSIDE_THE_BLOCK, SAME_NAME, TYPED_ANEW]
+    modules = [*map(_function_of, (READ_BEFORE, TWO_NORMS_OF_ONE_SUM, ONE_READER_OF_TWO_SUMS))]
+    modules += [NORM_OUTSIDE_THE_BLOCK, SAME_NAME, _typed_anew()]
     passes = observe_pass(lambda: impl.FuseAddRMSNorm(LLVM), *modules, runs=False)
     return [sums, *passes]
 
@@ -1255,10 +1244,9 @@ def observe_4_5(impl):
 
 def _with_neighbours() -> tvm.IRModule:
     """A module whose main is neither its only function nor the first, and holds more than a pair."""
-    builder = relax.BlockBuilder()
-    for name, build in (("first", _chain), ("main", _read_before), ("second", _norm_unused)):
-        add_function(builder, name, build, SIZES, "float32")
-    return builder.get()
+    bodies = {"first": CHAIN, "main": READ_BEFORE, "second": NORM_UNUSED}
+    texts = (function(body, dtype="float32", name=name) for name, body in bodies.items())
+    return relax_module("".join(texts))
 
 
 def _moved(impl, mod: tvm.IRModule, target: Target, sizes: dict[str, int]) -> tuple:
@@ -1279,7 +1267,7 @@ def test_4_7_counts_what_is_moved(impl) -> None:
     cases = [
         (unfused(("n", 1, 4096), "float16"), {"n": 8}),
         (unfused((1, 512, 4096), "bfloat16"), {}),
-        (module(_two_norms_of_one_sum, SIZES, "float32"), {"n": 5}),
+        (_function_of(TWO_NORMS_OF_ONE_SUM), {"n": 5}),
         (_with_neighbours(), {"n": 3}),
     ]
     for mod, sizes in cases:
@@ -1298,7 +1286,7 @@ def test_4_7_counts_what_is_moved(impl) -> None:
 def observe_4_7(impl):
     return [
         lambda: tuple(impl.bytes_moved(unfused(("n", 1, 4096), "float16"), CUDA, {"n": 8})),
-        lambda: tuple(impl.bytes_moved(module(_chain, SIZES, "float32"), CUDA, {"n": 5})),
+        lambda: tuple(impl.bytes_moved(_function_of(CHAIN), CUDA, {"n": 5})),
         lambda: tuple(impl.bytes_moved(unfused((3, 64), "float16"), Target("c"), {})),
         lambda: tuple(impl.bytes_moved(_with_neighbours(), CUDA, {"n": 3})),
     ]

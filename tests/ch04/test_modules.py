@@ -11,13 +11,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
-from chapters.ch04_add_rms_norm.check_cases import (
-    RELATIVE,
-    inputs,
-    module,
-    reference,
-    run,
-)
+from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, reference, run
 from chapters.checking import expect
 from chapters.checking.programs import kernels, operators
 from chapters.kit.cases.add_norm import unfused
@@ -28,7 +22,6 @@ from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, build_kern
 
 LLVM = Target("llvm")
 SHAPE = (3, 1, 64)
-SHAPES = {"x1": SHAPE, "x2": SHAPE, "weight": (64,)}
 BUILT: dict[tuple, tirx.PrimFunc | None] = {}
 add, norm = relax.op.add, relax.op.nn.rms_norm
 
@@ -71,24 +64,29 @@ def _arguments() -> list[np.ndarray]:
 
 
 def test_two_norms_of_one_sum_may_be_equal():
-    def equal_pairs(b, x1, x2, w):
-        total = b.emit(add(x1, x2))
-        first, second = b.emit(norm(total, w, axes=[-1])), b.emit(norm(total, w, axes=[-1]))
-        both = b.emit(add(first, second))
-        return [first, second, total, both, b.emit(norm(both, w, axes=[-1]))]
-
-    _keeps_its_numbers(module(equal_pairs, SHAPES, "float32"), _arguments())
+    equal_pairs = relax_module("""
+def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
+    total = R.add(x1, x2)
+    first = R.nn.rms_norm(total, w, axes=[-1])
+    second = R.nn.rms_norm(total, w, axes=[-1])
+    both = R.add(first, second)
+    last = R.nn.rms_norm(both, w, axes=[-1])
+    return first, second, total, both, last
+""")
+    _keeps_its_numbers(equal_pairs, _arguments())
 
 
 def test_a_weight_that_is_a_sum_which_is_normed_later():
     """One run settles it. TVM itself cannot compile the norm of a row without leading dimensions, so NumPy compares."""
-
-    def build(b, x1, x2, w):
-        total, scale = b.emit(add(x1, x2)), b.emit(add(w, w))
-        normed = b.emit(norm(total, scale, axes=[-1]))
-        return [normed, b.emit(norm(scale, w, axes=[-1]))]
-
-    fused = settled(module(build, SHAPES, "float32"), LLVM)
+    mod = relax_module("""
+def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
+    total = R.add(x1, x2)
+    scale = R.add(w, w)
+    normed = R.nn.rms_norm(total, scale, axes=[-1])
+    again = R.nn.rms_norm(scale, w, axes=[-1])
+    return normed, again
+""")
+    fused = settled(mod, LLVM)
     assert "nn.rms_norm" not in operators(fused)
     x1, x2, w = _arguments()
     expected = [reference(x1, x2, w + w, 1e-5)[0], reference(w, w, w, 1e-5)[0]]
