@@ -15,6 +15,7 @@ from chapters.checking import expect
 from chapters.checking.attributes import attaches, attributes
 from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
+from chapters.checking.programs import kernels, operators
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.relax_effects import bindings_of, calls_in
@@ -115,15 +116,15 @@ def _only_kernels() -> IRModule:
 
 
 def _transposes(mod: IRModule, name: str) -> int:
-    return sum(call.op == tvm.ir.Op.get("relax.permute_dims") for call in calls_in(mod[name]))
+    return operators(mod, name).count("permute_dims")
 
 
 def _kernel_calls(mod: IRModule, name: str) -> int:
     """Calls of PrimFuncs and packed functions in the fully lowered function: each is one launch."""
     lowered = lower(mod)
-    kernels = {g.name_hint for g, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)}
     return sum(
-        getattr(call.op, "name_hint", None) in kernels or isinstance(call.op, relax.ExternFunc)
+        getattr(call.op, "name_hint", "") in kernels(lowered)
+        or isinstance(call.op, relax.ExternFunc)
         for call in calls_in(lowered[name])
     )
 
@@ -519,7 +520,7 @@ def _launched(mod: IRModule, name: str, shapes: list[tuple[int, ...]]) -> list[s
 
 
 def _launches(impl, mod: IRModule) -> dict[str, int]:
-    given, before = expect.copy_of(mod), expect.copy_of(mod)
+    given, before = mod.clone(), mod.clone()
     result = impl.launches(given)
     expect.unchanged(given, before, "launches")
     wanted = 'a dict such as {"main": 3}'
@@ -1109,7 +1110,7 @@ def observe_1_4(impl):
     def rewrites() -> str:
         """A pass that rewrites nothing: does its mutator, asked alone, rewrite anything?"""
         mod = _pairs(CANCEL)
-        after = impl.DropDoubleTranspose()(expect.copy_of(mod))
+        after = impl.DropDoubleTranspose()(mod.clone())
         if any(_transposes(after, name) < 2 for name in CANCEL):
             return "the pass rewrites"
         functions = [mod[name] for name in CANCEL]
@@ -1242,11 +1243,11 @@ def _differs(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _changes(transform, mod: IRModule) -> bool:
-    return not tvm_ffi.structural_equal(transform(expect.copy_of(mod)), mod)
+    return not tvm_ffi.structural_equal(transform(mod.clone()), mod)
 
 
 def _run_after(transform, mod: IRModule, inputs: list[np.ndarray]) -> np.ndarray:
-    return expect.run(transform(expect.copy_of(mod)), "main", inputs)
+    return expect.run(transform(mod.clone()), "main", inputs)
 
 
 def _result(compute: Callable, what: str, **more: str) -> np.ndarray:

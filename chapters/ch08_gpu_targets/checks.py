@@ -19,7 +19,7 @@ from chapters.kit.draw.table import count_noun
 from chapters.kit.gpu.cuda_resources import Resources
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import occupancy
-from chapters.kit.gpu.launches import HostProgram
+from chapters.kit.gpu.launches import host_program
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses, bytes_moved
 from chapters.kit.ir.tensor_ir import nodes, substitute
@@ -530,7 +530,7 @@ def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
 
 def test_8_5_is_taken_by_tensorize(impl) -> None:
     """the init of the fused block becomes the intrinsic: no fill with zero, no second kernel"""
-    kernels = list(HostProgram(_cores(impl, "float16"), CUDA).kernels.values())
+    kernels = list(host_program(_cores(impl, "float16"), CUDA).kernels.values())
     CORES.equal(len(kernels), 1, "The layer with your intrinsic is not one kernel.")
     source = kernels[0].source
     stored = nodes(gpu.parsed(impl.bias_fragment, "8.5", CORES)[1].body, tirx.BufferStore)
@@ -579,7 +579,7 @@ def _described(impl) -> str:
 
 def observe_8_5(impl):
     def calls() -> str:
-        kernels = HostProgram(_cores(impl, "float16"), CUDA).kernels.values()
+        kernels = host_program(_cores(impl, "float16"), CUDA).kernels.values()
         return str([kernel.source.count("start_from_row(") for kernel in kernels])
 
     return [

@@ -22,7 +22,7 @@ from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.checking.programs import operators
 from chapters.kit.gpu.gpu_matmul import matmul_bias
-from chapters.kit.gpu.targets import cuda
+from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.parse_alone import import_intrinsics
 from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.runner.loading import last_line
@@ -159,8 +159,6 @@ def observe_10_2(impl):
 
 # --- 10.3 -----------------------------------------------------------------------------------------
 
-# the limits hold for every NVIDIA GPU; dlight's rules ask for them
-LIMITS_OF_A_BLOCK = {"max_shared_memory_per_block": 49152, "max_threads_per_block": 1024}
 GPUS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120")
 
 
@@ -182,7 +180,7 @@ class Boasts(ScheduleRule):
 
 
 def gpu(arch: str) -> Target:
-    return Target({**cuda(arch).export(), **LIMITS_OF_A_BLOCK})
+    return Target({**DLIGHT_CUDA.export(), "arch": arch})
 
 
 @functools.cache

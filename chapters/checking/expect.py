@@ -7,6 +7,7 @@ result when run twice, lower cost.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -62,11 +63,6 @@ def has_keys(yours: object, keys: Iterable[str], what: str) -> None:
     right = isinstance(yours, dict) and set(yours) == set(keys)
     expected = f"a dict with the keys {', '.join(map(repr, keys))}"
     that(right, what, expected=expected, yours=repr(yours)[:200])
-
-
-def copy_of(mod: tvm.IRModule) -> tvm.IRModule:
-    """A new IRModule with the same functions (functions are immutable and may be shared)."""
-    return mod.clone()
 
 
 def returns(
@@ -142,7 +138,7 @@ def outcome(
     """("numbers", the results of main after `transform`), or where that failed and TVM's last line."""
     where = "the pass raised"
     try:
-        after = transform(copy_of(mod))
+        after = transform(mod.clone())
         where = "ill-formed"
         relax.analysis.well_formed(after)
         where = "does not run"
@@ -214,7 +210,7 @@ def apply(
     `whose` names the pass in messages; `why` is said of a result that is not well-formed. Exceptions of the answer pass
     through, with the program it was given as their `given`; the worker words them.
     """
-    given, before = copy_of(mod), copy_of(mod)
+    given, before = mod.clone(), mod.clone()
     try:
         result = transform(given)
     except (NotImplementedError, CheckFailed):
@@ -258,7 +254,7 @@ def runs_twice_the_same(
     """`transform` does not change its own result `once` when it runs again."""
     said = f"{whose} changed its own result when it ran a second time."
     why = "A pipeline may run a pass again; a pass that finds nothing to do must change nothing."
-    same_ir(transform(copy_of(once)), once, said, why=why)
+    same_ir(transform(once.clone()), once, said, why=why)
 
 
 def settles(
@@ -322,6 +318,16 @@ def close(
     )
 
 
+def _with_section(ask: Callable) -> Callable:
+    """`ask` as a method of a Section, which is where to read on."""
+
+    @functools.wraps(ask)
+    def method(section: Section, *args: object, **more: object) -> object:
+        return ask(*args, read=str(section), **more)
+
+    return method
+
+
 class Section(str):
     """Where to read on: a section of a lesson. Failures that are raised through it name that section."""
 
@@ -331,14 +337,13 @@ class Section(str):
     def __reduce__(self):  # pickled as plain text, for another process
         return str, (str(self),)
 
-    def equal(self, yours: object, expected: object, what: str, **more: object) -> None:
-        equal(yours, expected, what, read=str(self), **more)
-
-    def that(self, condition: bool, what: str, **more: object) -> None:
-        that(condition, what, read=str(self), **more)
-
-    def predicted(self, yours: object, counted: float, what: str, **more: object) -> None:
-        predicted(yours, counted, what, read=str(self), **more)
+    equal = _with_section(equal)
+    that = _with_section(that)
+    predicted = _with_section(predicted)
+    close = _with_section(close)
+    same_ir = _with_section(same_ir)
+    returns = _with_section(returns)
+    failed = _with_section(CheckFailed)  # the failure, to be raised
 
     def each_predicted(
         self, yours: object, counted: dict[str, float], whose: str, what: str, *, why: str
@@ -347,16 +352,3 @@ class Section(str):
         has_keys(yours, counted, f"{whose} does not return a dict with these numbers.")
         for key, number in counted.items():
             self.predicted(yours[key], number, what.format(key), why=why)
-
-    def close(self, yours: np.ndarray, expected: np.ndarray, what: str, **more: object) -> None:
-        close(yours, expected, what, read=str(self), **more)
-
-    def same_ir(self, yours: tvm.IRModule, expected: tvm.IRModule, what: str, *, why: str) -> None:
-        same_ir(yours, expected, what, why=why, read=str(self))
-
-    def returns(self, result: object, kind, whose: str, named: str, **more: object) -> None:
-        returns(result, kind, whose, named, read=str(self), **more)
-
-    def failed(self, what: str, **more: object) -> CheckFailed:
-        """The failure, to be raised."""
-        return CheckFailed(what, read=str(self), **more)

@@ -176,7 +176,7 @@ def observe_pass(
     """
 
     def seen(mod: tvm.IRModule) -> str:
-        given = expect.copy_of(mod)
+        given = mod.clone()
         after = make()(given)
         unchanged = tvm_ffi.structural_equal(given, mod)
         facts: list[object] = [unchanged, not unchanged and after.same_as(given)]
