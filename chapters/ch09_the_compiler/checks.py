@@ -729,7 +729,7 @@ def observe_9_5(impl):
         with current or contextlib.nullcontext():
             result = made_pass(given)
         same, left = tvm_ffi.structural_equal(given, mod), calls_of(result, "relax.call_tir")
-        facts = sorted(result["decode"].attrs), sorted(kernels(result)), sizes_of(result)
+        facts = sorted(dict(result["decode"].attrs)), sorted(kernels(result)), sizes_of(result)
         return f"{same} {left} {unscheduled(result)} {facts} {with_threads(result)}"
 
     return [
