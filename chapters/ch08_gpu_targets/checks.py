@@ -308,18 +308,13 @@ CANDIDATES = {
         MIDDLE,
         "A block has 48 KiB of static shared memory.",
     ),
-    "a block of too many threads": (
-        [(SMALL, _used(32, 4352)), (ThreadTile(64, 64, 16, 1, 2), _used(16, 8704))],
-        SMALL,
-        "A block has 1024 threads at most, however few registers they need.",
-    ),
     "a block of one thread too many": (
         [
             (ThreadTile(16, 16, 16, 1, 1), _used(16, 4352)),
             (ThreadTile(41, 25, 16, 1, 1), _used(16, 4352)),
         ],
         ThreadTile(16, 16, 16, 1, 1),
-        "41 x 25 threads are 1025.",
+        "41 x 25 threads are 1025. A block has 1024 at most, however few registers they need.",
     ),
     "a block as large as it may be": (
         [(SMALL, _used(32, 4352)), (THIN, _used(32, 49152))],

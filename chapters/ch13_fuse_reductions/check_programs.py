@@ -296,7 +296,7 @@ def text(program: Program) -> str:
     """The program as TVMScript."""
     p, why = program, program.refused
     if p.is_written:
-        return _written(why)
+        return _write(why)
     kind = "float16" if p.x == "half" or why == "float16 sums" else "float32"
     sums = "float16" if why == "float16 sums" else "float32"
     shape = (p.length, p.rows) if p.x == "transposed" else (p.rows, p.length)
@@ -329,7 +329,7 @@ def text(program: Program) -> str:
     return _function(params, body)
 
 
-def _written(why: str) -> str:
+def _write(why: str) -> str:
     """One of WRITTEN as TVMScript, with the buffers that it uses."""
     shapes = {"X": (4, 6), "M": (4,), "S": (4,), "W": (4,), "B": (4,), "P": (4, 6)}
     body = WRITTEN[why]
@@ -437,7 +437,7 @@ def _between(p: Program) -> str:
 
 def schedule(program: Program) -> s_tir.Schedule:
     """A schedule of the program, in which its loops are as it says."""
-    sch = s_tir.Schedule(_parsed(text(program)))
+    sch = s_tir.Schedule(_parse(text(program)))
     if program.loops == "first split":
         sch.split(sch.get_loops("maximum")[-1], [None, 2])
     if program.loops == "first turned":
@@ -448,7 +448,7 @@ def schedule(program: Program) -> s_tir.Schedule:
 
 
 @cache
-def _parsed(source: str) -> tirx.PrimFunc:
+def _parse(source: str) -> tirx.PrimFunc:
     """The function; parsing takes as long as the rest of a look at a program, and several looks need it."""
     return from_source(source, {"T": T})
 

@@ -165,7 +165,7 @@ def well_formed(mod: tvm.IRModule, whose: str, why: str = "") -> None:
     try:
         relax.analysis.well_formed(mod)
     except Exception as error:
-        name, text = _faulty(mod)
+        name, text = _find_faulty(mod)
         said = re.sub(
             r"Function 0x[0-9a-f]+", f"`{name}`" if name else "A function", last_line(error)
         )
@@ -173,11 +173,11 @@ def well_formed(mod: tvm.IRModule, whose: str, why: str = "") -> None:
             f"{whose} returned a module that is not well-formed: {said}",
             expected="every variable defined before it is used, every type in place",
             yours=text,
-            why=f"{_about(str(error))} {why}".strip(),
+            why=f"{_explain(str(error))} {why}".strip(),
         ) from None
 
 
-def _faulty(mod: tvm.IRModule) -> tuple[str, str]:
+def _find_faulty(mod: tvm.IRModule) -> tuple[str, str]:
     """Name and text of the first Relax function that is not well-formed alone, else "" and the module; not too long."""
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function) and not relax.analysis.check_well_formed(func):
@@ -192,7 +192,7 @@ def script(program: tvm.IRModule | relax.Function) -> str:
     return "\n".join([*lines[:MOST_LINES], *([f"... {left} more lines"] if left > 0 else [])])
 
 
-def _about(violation: str) -> str:
+def _explain(violation: str) -> str:
     if "used outside DataflowBlock" in violation:
         return "A variable that leaves its dataflow block is emitted with `emit_output`, the others with `emit`."
     if "within a dataflow block" in violation:
@@ -218,7 +218,7 @@ def apply(
     except Exception as error:
         # how TVM says that a module_pass returned None
         if "return value of a module pass must be set" not in str(error):
-            error.given = script(_stumbles_over(transform, before, error))
+            error.given = script(_find_function(transform, before, error))
             raise
         result = None
     returns_module(result, whose, why=NEXT)
@@ -227,7 +227,7 @@ def apply(
     return result
 
 
-def _stumbles_over(
+def _find_function(
     transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, error: Exception
 ) -> tvm.IRModule | relax.Function:
     """The first function of `mod` that, alone in a module, makes `transform` raise the same error; else `mod`."""

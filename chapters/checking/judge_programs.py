@@ -83,13 +83,13 @@ def failure_on(
     """What `judge_on_draws` says of one program, which is part of the message; None if nothing is wrong."""
     results: list[tvm.IRModule] = []
     try:
-        _look(transform, program, whose, costs, read, results)
+        _judge(transform, program, whose, costs, read, results)
         return None
     except NotImplementedError:
         raise
     except TookTooLong:
         failed: CheckFailed = DidNotEnd(
-            f"{whose} did not finish within {_seconds():g} s and was stopped, on a program of {_length(program.mod)}.",
+            f"{whose} did not finish within {_seconds():g} s and was stopped, on a program of {_count(program.mod)}.",
             expected="a few milliseconds",
             why="A loop that never ends, or recursion into the same node, looks like this.",
             read=read,
@@ -103,8 +103,8 @@ def failure_on(
             yours=where(error, path),
             read=read,
         )
-    failed.failure.yours += _shown(title, program.mod)
-    failed.failure.yours += "".join(_shown("The same after the pass", one) for one in results)
+    failed.failure.yours += _show(title, program.mod)
+    failed.failure.yours += "".join(_show("The same after the pass", one) for one in results)
     failed.failure.yours = failed.failure.yours.strip()
     return failed
 
@@ -121,16 +121,16 @@ def in_time(
         return transform(mod)
 
 
-def _shown(title: str, mod: tvm.IRModule) -> str:
+def _show(title: str, mod: tvm.IRModule) -> str:
     return f"\n\n{title}:\n{expect.script(mod)}"
 
 
-def _length(mod: tvm.IRModule) -> str:
+def _count(mod: tvm.IRModule) -> str:
     count = sum(len(bindings_of(s)) for f in relax_functions(mod).values() for s in scopes(f))
     return f"{count} binding{'' if count == 1 else 's'}"
 
 
-def _look(transform, program: Module, whose: str, costs: Look, read: str, results: list) -> None:
+def _judge(transform, program: Module, whose: str, costs: Look, read: str, results: list) -> None:
     limited = partial(in_time, transform)
     result = expect.apply(limited, program.mod, whose)
     expect.keeps_public_functions(result, program.mod, whose, read)
@@ -138,15 +138,15 @@ def _look(transform, program: Module, whose: str, costs: Look, read: str, result
         return
     results.append(result)
     try:
-        vm = _compiled(result)
+        vm = _compile(result)
     except Exception as error:
         what = f"What {whose} returns does not compile: {last_line(error)}"
         raise CheckFailed(what, expected="a module that compiles, as the one given does") from None
-    exact = program.results or expect.call(_compiled(program.mod), "main", program.arguments)
+    exact = program.results or expect.call(_compile(program.mod), "main", program.arguments)
     text = program.mod.script()
     near = max(share for dtype, share in RELATIVE.items() if dtype in text)
     for _ in range(2):
-        _same_results(expect.call(vm, "main", program.arguments), exact, near, whose, read)
+        _check_results(expect.call(vm, "main", program.arguments), exact, near, whose, read)
     expect.runs_twice_the_same(partial(expect.apply, limited, whose=whose), result, whose)
     costs(program.mod, result)
 
@@ -172,11 +172,11 @@ _PIPELINE = tvm.transform.Sequential(
 )
 
 
-def _compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
+def _compile(mod: tvm.IRModule) -> relax.VirtualMachine:
     return relax.VirtualMachine(compile_once(mod, relax_pipeline=_PIPELINE), tvm.cpu())
 
 
-def _same_results(
+def _check_results(
     yours: list[np.ndarray], exact: list[np.ndarray], near: float, whose: str, read: str
 ) -> None:
     """As many results, of the same dtypes and shapes, and equal but for `near` of the largest number of each."""
@@ -188,14 +188,14 @@ def _same_results(
         if not (np.abs(a.astype("float64") - numbers) <= near * largest).all():
             raise CheckFailed(
                 f"{whose} changes the numbers of result {number} of {len(exact)}.",
-                expected=_text(b),
-                yours=_text(a),
+                expected=_show_numbers(b),
+                yours=_show_numbers(a),
                 why=SAME_NUMBERS,
                 read=read,
             )
 
 
-def _text(array: np.ndarray) -> str:
+def _show_numbers(array: np.ndarray) -> str:
     """The numbers of a small array, and the first ones of a large one."""
     flat = array.astype("float64").ravel()
     shown = np.array2string(
