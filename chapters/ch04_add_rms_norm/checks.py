@@ -1027,81 +1027,6 @@ def _make_function(body: str) -> tvm.IRModule:
     return _make_pair(dtype="float32", body=body)
 
 
-# The sum is an output of one dataflow block; its norm is in another, and a second pair is in no dataflow block.
-SUM_LEAVES_ITS_BLOCK = relax_module("""
-def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
-    with R.dataflow():
-        total = R.add(x1, x2)
-        early = R.exp(total)
-        R.output(total, early)
-    with R.dataflow():
-        norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-        R.output(norm)
-    again = R.add(norm, total)
-    last = R.nn.rms_norm(again, weight, axes=[-1], epsilon=0.5)
-    return (early, norm, again, last)
-""")
-
-# The sum is first read in a dataflow block; its norm comes after that block, outside any.
-NORM_OUTSIDE_THE_BLOCK = relax_module("""
-def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
-    with R.dataflow():
-        total = R.add(x1, x2)
-        early = R.exp(total)
-        R.output(total, early)
-    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-    return (early, norm, total)
-""")
-
-# The sum is first read outside of any dataflow block, and its norm is in one.
-NORM_IN_A_LATER_BLOCK = relax_module("""
-def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
-    total = R.add(x1, x2)
-    early = R.exp(total)
-    with R.dataflow():
-        norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-        later = R.negative(norm)
-        R.output(norm, later)
-    return (early, norm, later)
-""")
-
-# The sum is normalised in one branch and read in the other and afterwards.
-BRANCHES = relax_module("""
-def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,), choose: R.Tensor((), "bool")):
-    total = R.add(x1, x2)
-    if choose:
-        inner = R.add(total, x2)
-        chosen = R.nn.rms_norm(inner, weight, axes=[-1], epsilon=1e-5)
-    else:
-        chosen = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-    after = R.nn.rms_norm(total, weight, axes=[-1], epsilon=0.5)
-    return (chosen, after, total)
-""")
-
-# A variable before the pair has the same name as the norm.
-SAME_NAME = relax_module("""
-def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
-    norm = R.negative(x1)
-    other = R.exp(norm)
-    total = R.add(x1, x2)
-    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-    return (norm, total, other)
-""")
-
-# x2 is overwritten after the add and before the norm.
-WRITTEN_BETWEEN = relax_module(
-    kernel("clear(a)", (3, 1, 64), "a[at] = T.float32(0)")
-    + """
-@bare
-def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,)):
-    total = R.add(x1, x2)
-    cleared = R.call_tir_inplace(cls.clear, (x2,), [0], R.Tensor((3, 1, 64), "float32"))
-    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-    return (norm, cleared)
-"""
-)
-
-
 def _make_typed_anew() -> tvm.IRModule:
     """A pair in a branch, then one that adds what the branch gives, for which the pass makes a new variable.
 
@@ -1136,12 +1061,66 @@ def _make_users() -> tuple[tvm.IRModule, dict[str, str]]:
 
 
 OTHERS = {
-    "a function whose sum is an output of its dataflow block": SUM_LEAVES_ITS_BLOCK,
-    "a function whose norm is outside the sum's dataflow block": NORM_OUTSIDE_THE_BLOCK,
-    "a function that reads the sum before the dataflow block of its norm": NORM_IN_A_LATER_BLOCK,
-    "a function whose norm is in a branch": BRANCHES,
-    "a function in which two variables are called norm": SAME_NAME,
-    "a function in which x2 is overwritten between the add and the norm": WRITTEN_BETWEEN,
+    "a function whose sum is an output of its dataflow block": _make_function("""
+with R.dataflow():
+    total = R.add(x1, x2)
+    early = R.exp(total)
+    R.output(total, early)
+with R.dataflow():
+    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+    R.output(norm)
+again = R.add(norm, total)
+last = R.nn.rms_norm(again, weight, axes=[-1], epsilon=0.5)
+return (early, norm, again, last)
+"""),
+    # the sum is first read in that block
+    "a function whose norm is outside the sum's dataflow block": _make_function("""
+with R.dataflow():
+    total = R.add(x1, x2)
+    early = R.exp(total)
+    R.output(total, early)
+norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+return (early, norm, total)
+"""),
+    "a function that reads the sum before the dataflow block of its norm": _make_function("""
+total = R.add(x1, x2)
+early = R.exp(total)
+with R.dataflow():
+    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+    later = R.negative(norm)
+    R.output(norm, later)
+return (early, norm, later)
+"""),
+    # the sum is also read in the other branch and afterwards
+    "a function whose norm is in a branch": relax_module("""
+def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,), choose: R.Tensor((), "bool")):
+    total = R.add(x1, x2)
+    if choose:
+        inner = R.add(total, x2)
+        chosen = R.nn.rms_norm(inner, weight, axes=[-1], epsilon=1e-5)
+    else:
+        chosen = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+    after = R.nn.rms_norm(total, weight, axes=[-1], epsilon=0.5)
+    return (chosen, after, total)
+"""),
+    "a function in which two variables are called norm": _make_function("""
+norm = R.negative(x1)
+other = R.exp(norm)
+total = R.add(x1, x2)
+norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+return (norm, total, other)
+"""),
+    "a function in which x2 is overwritten between the add and the norm": relax_module(
+        kernel("clear(a)", (3, 1, 64), "a[at] = T.float32(0)")
+        + """
+@bare
+def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,)):
+    total = R.add(x1, x2)
+    cleared = R.call_tir_inplace(cls.clear, (x2,), [0], R.Tensor((3, 1, 64), "float32"))
+    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+    return (norm, cleared)
+"""
+    ),
     "a function in which the pass makes a new variable for x1 and x2 of a pair": _make_typed_anew(),
 }
 
@@ -1234,8 +1213,8 @@ def observe_4_5(impl):
         results = run(fused, arguments(mod["main"]))
         return [np.round(one.reshape(-1)[:5], 1).tolist() for one in results]
 
-    modules = [*map(_make_function, (READ_BEFORE, TWO_NORMS_OF_ONE_SUM, ONE_READER_OF_TWO_SUMS))]
-    modules += [NORM_OUTSIDE_THE_BLOCK, SAME_NAME, _make_typed_anew()]
+    bodies = READ_BEFORE, TWO_NORMS_OF_ONE_SUM, ONE_READER_OF_TWO_SUMS
+    modules = *map(_make_function, bodies), *OTHERS.values()
     passes = observe_pass(lambda: impl.FuseAddRMSNorm(LLVM), *modules, runs=False)
     return [sums, *passes]
 

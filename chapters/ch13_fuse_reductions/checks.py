@@ -29,7 +29,7 @@ from chapters.ch13_fuse_reductions.check_programs import (
 from chapters.checking.draws import find_smallest
 from chapters.checking.expect import Section
 from chapters.checking.programs import listing
-from chapters.checking.time_limit import TookTooLong, limit_time
+from chapters.checking.time_limit import DidNotEnd, TookTooLong, limit_time
 from chapters.child import patience
 from chapters.kit.bench.timing import time_call
 from chapters.kit.cases.guard_zones import compile_once, run_compiled
@@ -53,10 +53,6 @@ DRAWS = 60
 SLOWER = 3.0  # the fused attention may take this many times as long as the unfused one: 2.1 with two exps per step
 WHOSE = "Your fuse_reductions"
 MAKES = "The attention that your fuse_reductions makes"
-
-
-class DidNotEnd(CheckFailed):
-    """The answer did not end."""
 
 
 # --- one program ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from chapters.checking import expect
 from chapters.checking.draws import find_smallest
 from chapters.checking.judge import SAME_NUMBERS
 from chapters.checking.relax_modules import Module
-from chapters.checking.time_limit import TookTooLong, limit_time
+from chapters.checking.time_limit import DidNotEnd, TookTooLong, limit_time
 from chapters.child import patience
 from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.ir.relax_effects import bindings_of, relax_functions, scopes
@@ -31,10 +31,6 @@ SECONDS = 3  # for one program; a pass takes a few milliseconds
 RELATIVE = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
 MOST_NUMBERS = 24  # of a result that is shown whole
 Look = Callable[[tvm.IRModule, tvm.IRModule], None]  # at the program before and after
-
-
-class DidNotEnd(CheckFailed):
-    """The pass was stopped on a program."""
 
 
 def judge_on_draws(
