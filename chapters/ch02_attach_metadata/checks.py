@@ -233,10 +233,7 @@ def _are_bounds(value: object) -> bool:
 USABLE: dict[str, tuple[Callable[[object], bool], str]] = {
     BOUNDS: (_are_bounds, 'a dict of whole numbers, such as {"batch_size": 3}'),
     NON_NEGATIVE: (_are_names, 'a list of names, such as ["vocab_size"]'),
-    "relax.memory_plan_dynamic_func_output": (
-        lambda value: isinstance(value, int),
-        "True or False",
-    ),
+    "relax.memory_plan_dynamic_func_output": (lambda one: isinstance(one, int), "True or False"),
     "relax.rewrite_cuda_graph.capture_symbolic_vars": (
         _are_names,
         'a list of names, such as ["batch_size"]',

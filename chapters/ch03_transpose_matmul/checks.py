@@ -82,11 +82,8 @@ def operators(mod: IRModule) -> dict[str, int]:
     """Calls of matmul, of permute_dims, and of kernels that hold a block called NT_matmul."""
     found = count_operators(mod)
     called = [mod[name] for func in relax_functions(mod) for name in kernels_called(mod, func)]
-    return {
-        "matmul": found["matmul"],
-        "permute_dims": found["permute_dims"],
-        "NT_matmul": sum("NT_matmul" in _name_blocks(func) for func in called),
-    }
+    fused = sum("NT_matmul" in _name_blocks(func) for func in called)
+    return {**{name: found[name] for name in ("matmul", "permute_dims")}, "NT_matmul": fused}
 
 
 def _name_blocks(func: tirx.PrimFunc) -> list[str]:
@@ -156,12 +153,7 @@ def _describe(expr) -> str:
 
 def test_3_1_matches_the_pair(impl) -> None:
     """the pattern matches matmul(x, permute_dims(w)) and names its parts"""
-    expected = {
-        "product": "call of matmul",
-        "transpose": "call of permute_dims",
-        "w": "w",
-        "x": "x",
-    }
+    calls = {"product": "call of matmul", "transpose": "call of permute_dims"}
     wanted = "a matmul of any x, whose second argument is a permute_dims of any w"
     why = "The pass leaves a pair that its pattern does not match as it is, and says nothing."
     matches = {title: _find_matches(impl, mod) for title, mod in PAIRS.items()}
@@ -175,7 +167,7 @@ def test_3_1_matches_the_pair(impl) -> None:
     titles = list(matches)
     for title, x in ((titles[0], "x"), (titles[-1], "call of permute_dims")):
         what = f"Your names do not stand for the right parts of {title}."
-        PATTERN.equal(matches[title][0], {**expected, "x": x}, what, why=why)
+        PATTERN.equal(matches[title][0], {**calls, "w": "w", "x": x}, what, why=why)
 
 
 def test_3_1_matches_nothing_else(impl) -> None:
@@ -612,17 +604,9 @@ def _judge(impl, mod: IRModule, title: str, **looks) -> IRModule:
         why += "that nothing calls is compiled too, and every later pass visits it."
         KERNEL.that(not left, what, expected="none of them", yours=", ".join(left), why=why)
 
-    one, looks = (
-        impl.FuseTransposeMatmul(),
-        {
-            "count": operators,
-            "read": KERNEL,
-            "fires": check_composites,
-            "settles": False,
-            **looks,
-        },
-    )
-    return judge_pass(one, mod, "FuseTransposeMatmul", title, **looks)
+    usual = {"count": operators, "read": KERNEL, "fires": check_composites, "settles": False}
+    looks = {**usual, **looks}
+    return judge_pass(impl.FuseTransposeMatmul(), mod, "FuseTransposeMatmul", title, **looks)
 
 
 def _composites(mod: IRModule) -> set[str]:
@@ -704,16 +688,10 @@ def test_3_4_touches_nothing_else(impl) -> None:
     lost = sorted({gv.name_hint for gv in Bystanders.get_global_vars()} - kept)
     what = "Your pass deletes functions that are not its composites."
     why = "Only the functions in `composites` may go. A name or an attribute may be another pass's too."
-    NOT_FIRE.that(
-        not lost,
-        what,
-        expected="every function of the given module",
-        yours=f"without {lost}",
-        why=why,
-    )
-    before, after = (
-        (dict(one.attrs or {}), sorted(one.global_infos)) for one in (Bystanders, result)
-    )
+    wanted = "every function of the given module"
+    NOT_FIRE.that(not lost, what, expected=wanted, yours=f"without {lost}", why=why)
+    both = Bystanders, result
+    before, after = ((dict(one.attrs or {}), sorted(one.global_infos)) for one in both)
     what = "Your pass loses attributes or global infos of the module."
     why = (
         "An IRModule also has `attrs` and `global_infos`. `del mod[name]` leaves both as they are."

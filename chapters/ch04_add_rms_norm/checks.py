@@ -562,10 +562,8 @@ def _rounding_error(run_kernel) -> float:
 # --- 4.3 and 4.6 ----------------------------------------------------------------------------------
 
 
-SCALES = (
-    1.0,
-    0.01,
-)  # with arguments of the second scale, weights too, a difference in epsilon weighs much
+# with arguments of the second scale, weights too, a difference in epsilon weighs much
+SCALES = 1.0, 0.01
 
 
 _arguments = partial(arguments, sizes=(3,))  # a submitted module may add what has n and m rows

@@ -414,13 +414,8 @@ def observe_6_1(impl):
         load, addend = _split(impl, func)
         return _show(load), _show(addend)
 
-    funcs = [
-        *make_sums().values(),
-        *map(_make_sum, NO_SUMS),
-        _make_copy("int32"),
-        _make_copy("float32"),
-        *map(program, INDICES.values()),
-    ]
+    funcs = *make_sums().values(), *map(_make_sum, NO_SUMS), *map(program, INDICES.values())
+    funcs += _make_copy("int32"), _make_copy("float32")
     return [partial(catch_refusal, partial(parts, func)) for func in funcs]
 
 
@@ -1317,10 +1312,8 @@ def test_6_5_keeps_handles_and_flags(impl) -> None:
             "body does not change need not be rebuilt.",
         )
     _check_handles(sch, reduction, loops, last, given)
-    what, expected = (
-        "The epilogue's handle still finds a block.",
-        "an error, because its block is gone",
-    )
+    what = "The epilogue's handle still finds a block."
+    expected = "an error, because its block is gone"
     PLACE.that(not _is_alive(sch, epilogue), what, expected=expected, why=REFERENCES)
 
 

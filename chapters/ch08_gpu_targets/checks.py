@@ -366,17 +366,14 @@ CANDIDATES = {
 
 # Equal loads, 1024 and 768 threads: 2048 threads fit a multiprocessor of sm_90a, and 1536 one of sm_86.
 FULL, PART = ThreadTile(96, 64, 16, 3, 2), ThreadTile(64, 96, 16, 2, 4)
-ARCHITECTURES = {
-    arch: (
+CASES = {title: ("sm_90a", *case) for title, case in CANDIDATES.items()} | {
+    f"equal loads on {arch}": (
+        arch,
         [(FULL, _used(32, 13056)), (PART, _used(32, 13056))],
         wanted,
         f"Both load the same. On {arch}, the occupancy of the other tile is lower.",
     )
     for arch, wanted in {"sm_90a": FULL, "sm_86": PART}.items()
-}
-CASES = {
-    **{title: ("sm_90a", *case) for title, case in CANDIDATES.items()},
-    **{f"equal loads on {arch}": (arch, *case) for arch, case in ARCHITECTURES.items()},
 }
 SPILLING = [(LARGE, _used(255, 17408, 224))]
 
@@ -386,17 +383,10 @@ def test_8_3_chooses_what_loads_least(impl) -> None:
     for title, (arch, compiled, wanted, why) in CASES.items():
         found, used = impl.best_tile(list(compiled), arch), dict(compiled)
         what = "Your best_tile did not return one of the tiles that it was given."
-        REPORT.that(
-            isinstance(found, ThreadTile) and found in used,
-            what,
-            expected="a ThreadTile of the list",
-            yours=repr(found)[:200],
-        )
+        right, given = isinstance(found, ThreadTile) and found in used, repr(found)[:200]
+        REPORT.that(right, what, expected="a ThreadTile of the list", yours=given)
         what = f"Your best_tile returns another tile than the best of {len(compiled)}. The case: {title}."
-        wanted, yours = (
-            _describe(wanted, used[wanted], arch),
-            _describe(found, used[found], arch),
-        )
+        wanted, yours = (_describe(tile, used[tile], arch) for tile in (wanted, found))
         REPORT.that(yours == wanted, what, expected=wanted, yours=yours, why=why)
 
 

@@ -174,10 +174,8 @@ def test_9_1_leaves_the_rest(impl) -> None:
     why = "Attributes tell later passes what the types do not, here how many parameters are inputs."
     ATTACH.equal(result["head"].attrs["num_input"], 1, what, why=why)
     found = sorted(g.name_hint for g in result.get_global_vars())
-    what, why = (
-        "BindKnownSizes added or removed functions.",
-        "It changes types, not the set of functions.",
-    )
+    what = "BindKnownSizes added or removed functions."
+    why = "It changes types, not the set of functions."
     ATTACH.equal(found, sorted(g.name_hint for g in Sizes.get_global_vars()), what, why=why)
 
 

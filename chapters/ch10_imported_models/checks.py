@@ -30,7 +30,6 @@ LESSON = "chapters/ch10_imported_models/lesson.md"
 SPELLED = Section(LESSON, "A norm, spelled out")
 JUDGE = Section(LESSON, "The generated code is the judge")
 NOT_FIRE = Section(LESSON, "When it must not fire")
-MEASURE = Section(LESSON, "Measure it")
 
 LIMITS = {"test_10_1_fires": 30, "test_10_3_first_that_does": 60, "test_10_3_others": 60}
 

@@ -101,16 +101,15 @@ def has_function(mod: tvm.IRModule, name: str, whose: str) -> None:
     )
 
 
+def public_functions(mod: tvm.IRModule) -> list[str]:
+    """The names of the Relax functions with the attribute `global_symbol`."""
+    functions = relax_functions(mod).items()
+    return [name for name, func in functions if "global_symbol" in (func.attrs or {})]
+
+
 def keeps_public_functions(mod: tvm.IRModule, before: tvm.IRModule, whose: str, read: str) -> None:
-    """`mod` has the public functions of `before`: those with the attribute `global_symbol`."""
-    names, wanted = (
-        {
-            name
-            for name, func in relax_functions(one).items()
-            if "global_symbol" in (func.attrs or {})
-        }
-        for one in (mod, before)
-    )
+    """`mod` has the public functions of `before`."""
+    names, wanted = (set(public_functions(one)) for one in (mod, before))
     lost = wanted - names
     first = min(lost or names - wanted, default="")
     that(

@@ -106,7 +106,7 @@ def same_numbers(
     title: what the program is. functions: the functions to compare, and what each of them is.
     """
     if functions is None:
-        public = _list_public(before)
+        public = expect.public_functions(before)
         functions = {f: f"{title}, in `{f}`" if len(public) > 1 else title for f in public}
     try:
         _compare(before, after, whose, functions, why, read)
@@ -118,14 +118,9 @@ def same_numbers(
         raise
 
 
-def _list_public(mod: tvm.IRModule) -> list[str]:
-    found = [(g.name_hint, f) for g, f in mod.functions_items() if isinstance(f, relax.Function)]
-    return [name for name, func in found if "global_symbol" in (func.attrs or {})]
-
-
 def _keep_one(mod: tvm.IRModule, name: str) -> tvm.IRModule:
     """`mod` without its other public Relax functions."""
-    others = set(_list_public(mod)) - {name}
+    others = set(expect.public_functions(mod)) - {name}
     return tvm.IRModule({g: f for g, f in mod.functions_items() if g.name_hint not in others})
 
 
@@ -189,7 +184,7 @@ def observe_pass(
                 named = getattr(callee, "name_hint", "") or getattr(callee, "name", "a closure")
                 facts.append(f"{named} {call.attrs or ''} {call.ty}")
         facts.append(well_formed := relax.analysis.check_well_formed(after))
-        for name in _list_public(mod) if runs and well_formed else ():
+        for name in expect.public_functions(mod) if runs and well_formed else ():
             results = expect.call(expect.machine(after), name, arguments(mod[name]))
             facts += [np.round(one.astype("float64"), 2).tolist() for one in results]
         return str(facts)
