@@ -198,16 +198,14 @@ def is_parallel(func: tirx.PrimFunc) -> bool:
     return any(loop.kind == tirx.ForKind.PARALLEL and int(loop.extent) > 1 for loop in every)
 
 
-def sums_of_a_step(func: tirx.PrimFunc, written_out: bool = False) -> list[tuple[int, int]]:
+def sums_of_a_step(func: tirx.PrimFunc) -> list[tuple[int, int]]:
     """For each block that adds up the product: (sums that one step of k adds to, those of them in one vector).
 
-    These sums must be kept: the loops over them are inside the innermost one along k. written_out: unrolled steps
-    count as one.
+    These sums must be kept: the loops over them are inside the innermost one along k.
     """
-    left_out = {tirx.ForKind.UNROLLED} if written_out else set()
     found = []
     for loops in loops_of_sums(func):
-        steps = (n for n, one in enumerate(loops) if one.steps and one.loop.kind not in left_out)
+        steps = (n for n, one in enumerate(loops) if one.steps)
         inside = loops[max(steps, default=-1) + 1 :]
         lanes = math.prod(int(one.loop.extent) for one in inside if one.vectorized)
         found.append((math.prod(int(one.loop.extent) for one in inside), lanes))

@@ -121,11 +121,11 @@ def extents(loops: list[tirx.For]) -> list[int]:
     return [int(loop.extent) for loop in loops]
 
 
-def find_axes(sch: s_tir.Schedule, name: str = "matmul") -> list[str]:
-    """For each loop around a block, the axes that it drives and its step in each: `i*4`, or `i*4 j*8`."""
+def find_axes(sch: s_tir.Schedule) -> list[str]:
+    """For each loop around matmul, the axes that it drives and its step in each: `i*4`, or `i*4 j*8`."""
     found = []
-    for loop in loops_of(sch, name):
-        steps = [(axis, _step(at, loop.loop_var)) for axis, at in _bindings(sch, name).items()]
+    for loop in loops_of(sch):
+        steps = [(axis, _step(at, loop.loop_var)) for axis, at in _bindings(sch, "matmul").items()]
         found.append(" ".join(f"{axis.name}*{width}" for axis, width in steps if width))
     return found
 

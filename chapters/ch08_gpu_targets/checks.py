@@ -497,14 +497,14 @@ def observe_8_4(impl):
 CORE_SIZE = (64, 128, 64)
 
 
-def _schedule_cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
+def _schedule_cores(impl, dtype: str) -> tirx.PrimFunc:
     """The schedule for tensor cores with the answer's intrinsic."""
     pair = gpu.parsed(impl.bias_fragment, "8.5", CORES)
     what = "Your bias_fragment did not return two functions."
     yours = type(pair).__name__
     CORES.that(isinstance(pair, tuple) and len(pair) == 2, what, expected="desc, impl", yours=yours)
     try:
-        return schedule_for_tensor_cores(matmul_bias(*size, dtype), WarpTile(), pair)
+        return schedule_for_tensor_cores(matmul_bias(*CORE_SIZE, dtype), WarpTile(), pair)
     except (s_tir.ScheduleError, tvm.error.InternalError, ValueError) as error:
         raise CORES.failed(
             "`tensorize` refuses your intrinsic for the init of the fused block.",

@@ -78,27 +78,27 @@ def make_model(dtype: str = "float32", functions: tuple[str, ...] = ("prefill", 
     return decoder(SMALL, dtype, functions)[0]
 
 
-def run_passes(passes: Sequence[Pass], mod: tvm.IRModule, target: Target = QUICK) -> tvm.IRModule:
-    """A copy of `mod` after `passes`, inside `target`."""
-    with target:
+def run_passes(passes: Sequence[Pass], mod: tvm.IRModule) -> tvm.IRModule:
+    """A copy of `mod` after `passes`."""
+    with QUICK:
         return tvm.transform.Sequential(list(passes))(mod.clone())
 
 
-def phases(target: Target, *names: str) -> list[Pass]:
+def phases(*names: str) -> list[Pass]:
     """The reference's passes of the phases `names`, or of all, for the small decoder."""
-    found = reference.phases(target, variable_bounds=BOUNDS, metadata={"vocab_size": 72})
+    found = reference.phases(QUICK, variable_bounds=BOUNDS, metadata={"vocab_size": 72})
     return [one for name in names or found for one in found[name]]
 
 
 @functools.cache
 def attach_model() -> tvm.IRModule:
-    return run_passes(phases(QUICK, "attach"), make_model())
+    return run_passes(phases("attach"), make_model())
 
 
 @functools.cache
 def lower_model() -> tvm.IRModule:
     """The decoder before the schedule phase, by the reference."""
-    return run_passes(phases(QUICK, "attach", "graph and lower"), make_model())
+    return run_passes(phases("attach", "graph and lower"), make_model())
 
 
 def name_passes(passes: object, whose: str) -> list[str]:
@@ -756,7 +756,7 @@ WORDS = tuple(SAYS)
 
 def move_pass(name: str, where: str, anchor: str) -> list[Pass]:
     """The reference's passes with `name` moved before the first or after the last `anchor`."""
-    passes = phases(QUICK)
+    passes = phases()
     taken = next(one for one in passes if one.info.name == name)
     passes = [one for one in passes if not one.same_as(taken)]
     places = [n for n, one in enumerate(passes) if one.info.name == anchor]
@@ -778,7 +778,7 @@ def count_cost(passes: Sequence[Pass]) -> tuple[int, int] | None:
 
 @functools.cache
 def cost_in_order() -> tuple[int, int] | None:
-    return count_cost(phases(QUICK))
+    return count_cost(phases())
 
 
 @functools.cache

@@ -270,12 +270,12 @@ def make_rule(name: str) -> ScheduleRule:
 
 
 @functools.cache
-def write_code(name: str, arch: str, dtype: str) -> str:
+def write_code(name: str, arch: str) -> str:
     """The CUDA C++ by one rule, "" where it declines or fails."""
     target = make_target(arch)
     try:
         with target:
-            func = matmul_bias(128, 128, 128, dtype)
+            func = matmul_bias(128, 128, 128, "float16")
             mod = dl.ApplyDefaultSchedule(make_rule(name))(tvm.IRModule({"main": func}))
     except ScheduleError:
         return ""
@@ -313,9 +313,9 @@ USUAL = (
 )
 
 
-def find_first(arch: str, given: Sequence[str], dtype: str = "float16") -> str:
+def find_first(arch: str, given: Sequence[str]) -> str:
     """What the generated code says."""
-    found = (name for name in given[:-1] if "mma_sync" in write_code(name, arch, dtype))
+    found = (name for name in given[:-1] if "mma_sync" in write_code(name, arch))
     return next(found, given[-1])
 
 
@@ -330,7 +330,7 @@ def test_10_3_first_that_does(impl) -> None:
             yours=f"the code of {found} "
             + (
                 "contains it, but an earlier rule's code does too"
-                if "mma_sync" in write_code(found, arch, "float16")
+                if "mma_sync" in write_code(found, arch)
                 else f"does not contain it, and that of {want} does"
             ),
             why="A rule may take the kernel and still multiply number by number. Only the generated code shows it. A "
