@@ -90,11 +90,6 @@ def _name_blocks(func: tirx.PrimFunc) -> list[str]:
     return [block.name_hint for block in nodes(func.body, SBlock)]
 
 
-def _find_calls(mod: IRModule) -> list[relax.Call]:
-    calls = calls_in(mod["main"])
-    return [call for call in calls if call.op == tvm.ir.Op.get("relax.call_tir")]
-
-
 # --- 3.1 the pattern --------------------------------------------------------------------------------
 
 NAMES = ("product", "transpose", "w", "x")
@@ -621,7 +616,8 @@ def test_3_4_makes_one_kernel(impl) -> None:
     """the pair becomes one call_tir of an NT_matmul, w first, then x"""
     mod, title = _make_pair([4, 6], [7, 6]), "matmul(x, permute_dims(w))"
     result = _judge(impl, mod, title, calls=ONE, runs=False, why=WASTE)
-    (call,) = _find_calls(result)
+    call_tir = tvm.ir.Op.get("relax.call_tir")
+    (call,) = (call for call in calls_in(result["main"]) if call.op == call_tir)
     what = "Your kernel's PrimFunc is not called NT_matmul."
     why = (
         "call_te names a PrimFunc after the Python function, unless you give `primfunc_name_hint`."

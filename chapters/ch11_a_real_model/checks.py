@@ -358,11 +358,6 @@ def compute(impl, name: str, case: str) -> tuple[np.ndarray, np.ndarray]:
     return out.numpy(), x.astype("float64") @ matrix.floats().astype("float64").T
 
 
-def are_wrong(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Which results are wrong: sums of integers are exact, and only a few floats are rounded."""
-    return ~np.isclose(found, exact, rtol=1e-4, atol=1e-4 * max(np.abs(exact).max(), 1e-30))
-
-
 def test_11_4_numbers(impl) -> None:
     """the sums are those of the integers, for each form, for few rows of x and for many"""
     why = "given.multiply_one_by_one computes the right sums, one weight at a time. Compare what each of your sums "
@@ -370,7 +365,8 @@ def test_11_4_numbers(impl) -> None:
     for name, form in FORMS.items():
         for case in CASES:
             found, exact = compute(impl, name, case)
-            wrong = np.argwhere(are_wrong(found, exact))
+            near = 1e-4 * max(np.abs(exact).max(), 1e-30)  # only a few floats are rounded
+            wrong = np.argwhere(~np.isclose(found, exact, rtol=1e-4, atol=near))
             at = tuple(wrong[0]) if len(wrong) else (0, 0)
             what = f"With {case}, the kernel of multiply_codes gives wrong sums for a matrix in {name}: {form.bits} "
             what += f"bits, groups of {form.group}, {'with' if form.has_minimum else 'without'} minimum."
