@@ -33,7 +33,7 @@ norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
 """
 
 
-def function(
+def write_function(
     body: str,
     x1: tuple | str = ROWS,
     x2: tuple | str = ROWS,

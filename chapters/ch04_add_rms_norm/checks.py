@@ -20,11 +20,11 @@ from chapters.ch04_add_rms_norm.check_cases import (
     PAIR,
     RELATIVE,
     ROWS,
-    function,
     inputs,
     launch,
     reference,
     run,
+    write_function,
 )
 from chapters.ch04_add_rms_norm.given import AddNorm
 from chapters.checking import expect
@@ -75,7 +75,7 @@ def _count_bytes(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> int:
 
 def _make_pair(x1=ROWS, x2=ROWS, weight=(64,), dtype="float16", body: str = PAIR) -> tvm.IRModule:
     """main(x1, x2, weight) on tensors of these shapes or types, which gives the last value of `body`."""
-    return relax_module(function(body, x1, x2, weight, dtype))
+    return relax_module(write_function(body, x1, x2, weight, dtype))
 
 
 def _norm_over(*axes: int) -> str:
@@ -148,7 +148,7 @@ def test_4_1_takes_every_shape_a_kernel_can_serve(impl) -> None:
     twice = _make_pair(body=PAIR.replace("x2", "x1"))
     cases.append((twice, "a pair whose add is add(x1, x1)", why))
     why = "None of this keeps a kernel from serving the pair."
-    text = function(PAIR.replace("x1", "ones").replace("weight", "ones"), (64,), (64,))
+    text = write_function(PAIR.replace("x1", "ones").replace("weight", "ones"), (64,), (64,))
     constant = relax_module(text, ones=relax.const(np.ones(64, "float16")))
     cases.append((constant, "a pair in which one constant is both x1 and the weight", why))
     what = (
@@ -865,7 +865,7 @@ def _make_two(epsilons=(1e-5, 0.5), hidden=(64, 64)) -> tvm.IRModule:
     for name, epsilon, size in zip(("main", "other"), epsilons, hidden, strict=True):
         body = PAIR.replace("1e-5", str(epsilon)) + "return total, norm"
         shapes = ("n", 1, size), ("n", 1, size), (size,)
-        text += function(body, *shapes, "float32", name=name)
+        text += write_function(body, *shapes, "float32", name=name)
     return relax_module(text)
 
 
@@ -1052,7 +1052,7 @@ def _make_users() -> tuple[tvm.IRModule, dict[str, str]]:
     for dataflow in (True, False):
         for number, (about, body) in enumerate(USERS.items()):
             name = f"user_{number}" + ("" if dataflow else "_alone")
-            text += function(body, dtype="float32", name=name, dataflow=dataflow)
+            text += write_function(body, dtype="float32", name=name, dataflow=dataflow)
             what[name] = f"a function in which {about}"
             what[name] += "" if dataflow else ", without a dataflow block"
     return relax_module(text), what
@@ -1153,8 +1153,8 @@ def test_4_5_keeps_the_numbers(impl) -> None:
 def _make_company() -> tvm.IRModule:
     """A pair in a function with attributes, a function without a pair, and a kernel that already has the name."""
     body = f'R.func_attr({{"num_input": 2}})\n{PAIR.replace("1e-5", "0.25")}return total, norm'
-    text = function(body, dtype="float32", name="decode")
-    text += function("other = R.negative(x1)", dtype="float32", name="other")
+    text = write_function(body, dtype="float32", name="decode")
+    text += write_function("other = R.negative(x1)", dtype="float32", name="other")
     mod = relax_module(text).with_attr("model", "two functions")
     mod["fuse_add_norm_decode"] = sound.cpu_kernel(_make_row_dims((2, 1)), 64, "float32", 1e-3)
     return mod
@@ -1223,7 +1223,7 @@ def observe_4_5(impl):
 def _make_neighbours() -> tvm.IRModule:
     """A module whose main is neither its only function nor the first, and holds more than a pair."""
     bodies = {"first": CHAIN, "main": READ_BEFORE, "second": NORM_UNUSED}
-    texts = (function(body, dtype="float32", name=name) for name, body in bodies.items())
+    texts = (write_function(body, dtype="float32", name=name) for name, body in bodies.items())
     return relax_module("".join(texts))
 
 

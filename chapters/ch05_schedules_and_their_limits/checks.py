@@ -647,7 +647,7 @@ def _check_threads(schedule, rows, whose: str) -> None:
 def _check_numbers(schedule, cases, whose: str) -> None:
     target = llvm_host()["target"]
     for said, rows, n, k in cases:
-        w, x = products.array(n, n, k), products.array(k, *rows, k)
+        w, x = products.draw(n, n, k), products.draw(k, *rows, k)
         func = _apply(schedule, products.unscheduled(said, n, k), target, whose)
         found = _run_product(func, w, x, whose)
         what = f"After {whose}, the kernel gives other numbers for x of shape {(*rows, k)} and w of shape {(n, k)}."
@@ -659,7 +659,7 @@ def _check_numbers(schedule, cases, whose: str) -> None:
 
 def _check_block_behind(schedule, said, rows, whose: str) -> None:
     """The numbers of a product and a block behind it that adds a bias: chapter 9 schedules such kernels."""
-    w, x, bias = products.array(1, 24, 40), products.array(2, *rows, 40), products.array(3, 24)
+    w, x, bias = products.draw(1, 24, 40), products.draw(2, *rows, 40), products.draw(3, 24)
     target = llvm_host()["target"]
     func = _apply(schedule, products.unscheduled(said, 24, 40, bias=True), target, whose)
     arrays = [w, x, bias, np.full((*rows, 24), np.nan, "float32")]
@@ -683,7 +683,7 @@ def _run_product(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, whose: str) 
 
 def _check_width(schedule, rows, whose: str) -> None:
     funcs = {name: _schedule_square(schedule, rows, t, whose) for name, t in TARGETS.items()}
-    widths = {name: products.widest(func) for name, func in funcs.items()}
+    widths = {name: products.find_widest(func) for name, func in funcs.items()}
     expected = "a vectorized loop over the lanes of a register"
     why = "Without it, each instruction multiplies one pair of numbers instead of eight or sixteen."
     yours = str(loop_nest(funcs["AVX2"]))
@@ -713,7 +713,7 @@ def _check_goal(impl, whose: str, rows, n: int, k: int, goal: float) -> None:
     runs: list[list[float]] = []
     quiet: list[list[float]] = []
     for _ in range(TRIES):
-        _, yours, *both = run = products.times(schedules, rows, n, k)
+        _, yours, *both = run = products.measure(schedules, rows, n, k)
         if yours <= goal * max(both):
             return
         runs.append(run)
@@ -763,7 +763,7 @@ def test_5_7_width_from_the_target(impl) -> None:
 def test_5_7_reads_w_once(impl) -> None:
     """an element of w is loaded once, and serves all rows of x"""
     func = _schedule_square(impl.schedule_decode, (2, 3), products.WIDE, DECODE)
-    often = products.times_w_is_loaded(func)
+    often = products.count_loads_of_w(func)
     FAST.that(
         often == 1,
         f"{DECODE} loads each element of w {often} times, for an x of shape (2, 3, 256).",
@@ -792,16 +792,16 @@ def observe_5_7(impl):
 def _observe_schedule(schedule, rows):
     def describe_loops(target, rows):
         func = schedule(products.unscheduled(rows, 64, 64), target)
-        loops = [one for loops in products.loops_of_sums(func) for one in loops]
+        loops = [one for loops in products.find_loops(func) for one in loops]
         vectors = [int(one.loop.extent) for one in loops if one.vectorized]
-        threads = products.is_parallel(func), sorted(products.blocks(func))
+        threads = products.is_parallel(func), sorted(products.name_blocks(func))
         along = products.vectors_along_w(func), products.vectors_in_partial_sums(func)
         return vectors, along, products.sums_of_a_step(func), threads
 
     def numbers(rows):
         target = llvm_host()["target"]
         func = schedule(products.unscheduled(rows, 24, 32), target)
-        out = products.run(func, products.array(1, 24, 32), products.array(2, *rows, 32), target)
+        out = products.run(func, products.draw(1, 24, 32), products.draw(2, *rows, 32), target)
         return np.round(out, 2).tolist()
 
     return [
@@ -835,7 +835,7 @@ def test_5_8_keeps_the_sums_in_registers(impl) -> None:
     for name, target in TARGETS.items():
         func = _schedule_square(impl.schedule_prefill, (64,), target, PREFILL)
         registers = vector_registers(target)
-        for _, _, inside in products.tiles(func):
+        for _, _, inside in products.find_tiles(func):
             needed = -(-prod(int(one.loop.extent) for one in inside) // registers.lanes("float32"))
             FAST.that(
                 needed < registers.count,
