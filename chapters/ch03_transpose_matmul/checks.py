@@ -42,32 +42,18 @@ SUMS = "float32 keeps 24 bits; a sum of a few dozen products in another order ag
 # --- modules ----------------------------------------------------------------------------------------
 
 
-def _make_type(shape, dtype: str | None = "float32") -> relax.TensorType:
-    """Of a tensor; `shape` may be a list of dimensions, a rank, or None for an unknown rank."""
-    if isinstance(shape, list):
-        return relax.TensorType(shape, dtype)
-    return relax.TensorType(dtype=dtype, ndim=-1 if shape is None else shape)
-
-
-def _make_pair(x, w, axes=None, dtype: str | None = "float32", out_dtype=None) -> IRModule:
+def _make_pair(x, w, axes=None, dtype: str = "float32", out_dtype=None) -> IRModule:
     """main(x, w) = matmul(x, permute_dims(w, axes)), with an attribute of its own.
 
-    x, w: types, or shapes as in `_make_type`.
+    x, w: shapes of `dtype`, or types as text.
     """
-    x, w = (
-        relax.Var(name, ty if isinstance(ty, relax.TensorType) else _make_type(ty, dtype))
-        for name, ty in (("x", x), ("w", w))
-    )
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w], attrs={"num_input": 1}):
-        with builder.dataflow():
-            wt = builder.emit(relax.op.permute_dims(w, axes))
-            out = builder.emit_output(relax.op.matmul(x, wt, out_dtype))
-        builder.emit_func_output(out)
-    return builder.get()
-
-
-N, M = (tirx.Var(name, "int64") for name in ("n", "m"))
+    x, w = (ty if isinstance(ty, str) else (*ty, dtype) for ty in (x, w))
+    return relax_module(f"""
+def main(x: {x}, w: {w}):
+    R.func_attr({{"num_input": 1}})
+    wt = R.permute_dims(w, {axes})
+    out = R.matmul(x, wt, {out_dtype!r})
+""")
 
 
 def _draw(seed: int, *shape: int, dtype: str = "float32") -> np.ndarray:
@@ -228,7 +214,7 @@ MORE_PAIRS = {  # that the kernel can replace
     "an x of one dimension with a w of three": _make_pair([6], [3, 5, 6], [0, 2, 1]),
     "an x of more dimensions than w": _make_pair([2, 7, 6], [5, 6]),
     "an x of 3 batches with a w of 1": _make_pair([3, 7, 6], [1, 5, 6], [0, 2, 1]),
-    "an x and a w of n rows and m columns, symbolic sizes": _make_pair([N, M], [N, M]),
+    "an x and a w of n rows and m columns, symbolic sizes": _make_pair(["n", "m"], ["n", "m"]),
     "int32 tensors": _make_pair([7, 6], [5, 6], [1, 0], "int32"),
     "x @ x.T of an x that has no columns": relax_module(
         "def main(x: (4, 0)):\n    out = R.matmul(x, R.permute_dims(x))"
@@ -261,19 +247,21 @@ def test_3_2_refuses_other_permutations(impl) -> None:
 
 
 UNTYPED = {
-    "w of unknown rank": _make_pair([7, 6], None),
-    "w of rank 2 and unknown shape": _make_pair([7, 6], 2, [1, 0]),
-    "w of unknown dtype": _make_pair([7, 6], [5, 6], dtype=None),
-    "x of rank 2 and unknown shape": _make_pair(2, [5, 6]),
-    "x of unknown rank": _make_pair(None, [5, 6], [1, 0]),
+    "w of unknown rank": _make_pair([7, 6], "R.Tensor(dtype='float32')"),
+    "w of rank 2 and unknown shape": _make_pair(
+        [7, 6], "R.Tensor(dtype='float32', ndim=2)", [1, 0]
+    ),
+    "w of unknown dtype": _make_pair("R.Tensor((7, 6))", "R.Tensor((5, 6))"),
+    "x of rank 2 and unknown shape": _make_pair("R.Tensor(dtype='float32', ndim=2)", [5, 6]),
+    "x of unknown rank": _make_pair("R.Tensor(dtype='float32')", [5, 6], [1, 0]),
     "w of unknown dtype, where out_dtype types the product": _make_pair(
-        [7, 6], _make_type([5, 6], None), [1, 0], out_dtype="float32"
+        [7, 6], "R.Tensor((5, 6))", [1, 0], out_dtype="float32"
     ),
     "x of unknown dtype, where out_dtype types the product": _make_pair(
-        _make_type([7, 6], None), [5, 6], [1, 0], out_dtype="float32"
+        "R.Tensor((7, 6))", [5, 6], [1, 0], out_dtype="float32"
     ),
     "a product of unknown shape, since the batches n and m may differ": _make_pair(
-        [N, 7, 6], [M, 5, 6], [0, 2, 1]
+        ["n", 7, 6], ["m", 5, 6], [0, 2, 1]
     ),
 }
 
@@ -646,13 +634,14 @@ def test_3_4_keeps_the_numbers(impl) -> None:
     """same numbers as unfused, for batches, one row, a symbolic size and another out_dtype"""
     for x, w, *kinds in (
         ([6], [7, 6], None, "float32", None),
-        ([N, 6], [7, 6], [-1, 0], "float32", None),
+        (["n", 6], [7, 6], [-1, 0], "float32", None),
         ([2, 4, 6], [2, 7, 6], [0, 2, 1], "float32", None),
         ([4, 6], [7, 6], [1, 0], "float16", "float32"),
         ([4, 6], [7, 6], None, "float16", None),
     ):
         axes, dtype, out_dtype = kinds
-        title = f"x {x}, w {w}, axes {axes}, {dtype} to {out_dtype or dtype}"
+        shape = ", ".join(map(str, x))
+        title = f"x [{shape}], w {w}, axes {axes}, {dtype} to {out_dtype or dtype}"
         _judge(impl, _make_pair(x, w, *kinds), title, calls=ONE, settles=True, why=WASTE)
 
 

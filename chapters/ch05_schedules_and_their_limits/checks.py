@@ -478,13 +478,13 @@ def test_5_5_is_a_test_that_sees_nothing(impl) -> None:
 
 
 def observe_5_5(impl):
-    def is_seen():
+    def describe():
         sizes, (a, b, c) = impl.blind_test()
         out = _run_forced(tuple(sizes), [a, b, c, np.zeros_like(c)])
         return int(np.abs(out - product(a, b, c)).max() > 0), bool((c != 0).all())
 
     return [
-        is_seen,
+        describe,
         lambda: impl.blind_test()[0][2] == 1,
         lambda: min(impl.blind_test()[0]) > 0,
     ]
