@@ -280,7 +280,7 @@ def test_4_1_leaves_alone_what_no_kernel_serves(impl) -> None:
 
 
 def observe_4_1(impl):
-    def seen(mod):
+    def describe(mod):
         found, _ = _ask(impl, mod)
         parts = found and (found.x1, found.x2, found.weight, found.total, found.norm)
         return parts and ([part.name for part in parts], found.epsilon)
@@ -293,7 +293,7 @@ def observe_4_1(impl):
         _make_pair(body=_norm_over(2)),
         LAST_OF_FOUR,
     ]
-    return [lambda mod=mod: seen(mod) for mod in modules]
+    return [lambda mod=mod: describe(mod) for mod in modules]
 
 
 # --- 4.2 ------------------------------------------------------------------------------------------
@@ -535,20 +535,20 @@ def observe_4_2(impl):
         _write_cuda(func)
         return [a.astype("float64") for a in launch(func, arrays, target, backwards)[:2]]
 
-    def seen(*case):
+    def describe(*case):
         return [np.round(a, 1).reshape(-1)[:12].tolist() for a in run_kernel(*case)]
 
     return [
-        lambda: seen(_draw_small((2, 1, 256), 0.3), 64, 0.5),
-        lambda: seen(inputs((1, 2, 100), "float32"), 32),
-        lambda: seen(inputs((2, 3, 33), "float32"), 64),
-        lambda: seen(_big_case(), 64),
-        lambda: seen(_big_case(60.0), 64),
+        lambda: describe(_draw_small((2, 1, 256), 0.3), 64, 0.5),
+        lambda: describe(inputs((1, 2, 100), "float32"), 32),
+        lambda: describe(inputs((2, 3, 33), "float32"), 64),
+        lambda: describe(_big_case(), 64),
+        lambda: describe(_big_case(60.0), 64),
         lambda: np.unique(run_kernel(_rounding_case(), 64)[0]).tolist(),
         lambda: [impl.elements_per_thread(*held) for held in HELD],
         lambda: _rounding_error(run_kernel),
         lambda: _steps_between_threads(_build(impl, (1, 1, 256), "float16", 64)),
-        lambda: seen(_draw_small((2, 1, 64), 0.0), 64, 0.5),  # without epsilon, 0 / 0
+        lambda: describe(_draw_small((2, 1, 64), 0.0), 64, 0.5),  # without epsilon, 0 / 0
     ]
 
 

@@ -214,14 +214,14 @@ def test_5_1_returns_the_loops(impl) -> None:
 
 
 def observe_5_1(impl):
-    def seen(sizes, rows, columns):
+    def describe(sizes, rows, columns):
         sch = _tile(impl, sizes, rows, columns)
         return extents(loops_of(sch)), find_axes(sch)
 
     def returned():
         return len(impl.tile(s_tir.Schedule(matmul_bias(*SIZES[0])), 4, 8))
 
-    return [*(partial(seen, *case) for case in TILED), returned]
+    return [*(partial(describe, *case) for case in TILED), returned]
 
 
 # --- 5.2 ------------------------------------------------------------------------------------------
@@ -334,13 +334,13 @@ def test_5_2_computes_the_same(impl) -> None:
 
 
 def observe_5_2(impl):
-    def seen(sizes, rows, columns):
+    def describe(sizes, rows, columns):
         sch = impl.scheduled(matmul_bias(*sizes), rows, columns)
         loops = nodes(sch.mod["main"].body, tirx.For)
         shapes = [(loop.kind, int(loop.extent)) for loop in loops]
         return _name_blocks(sch), shapes, len(_inits(sch))
 
-    return [partial(seen, *case) for case in TILED]
+    return [partial(describe, *case) for case in TILED]
 
 
 # --- 5.3 ------------------------------------------------------------------------------------------
@@ -425,12 +425,12 @@ def test_5_4_says_how_wrong_it_is(impl) -> None:
 
 
 def observe_5_4(impl):
-    def seen(k, *shape):
+    def describe(k, *shape):
         c = np.arange(1, 7, dtype=np.int32).reshape(shape)
         error = np.asarray(impl.forced_error(c, k))
         return error.tolist(), c.tolist(), np.shares_memory(error, c)
 
-    return [partial(seen, *case) for case in ((1, 2, 3), (2, 2, 3), (9, 2, 3), (2, 6))]
+    return [partial(describe, *case) for case in ((1, 2, 3), (2, 2, 3), (9, 2, 3), (2, 6))]
 
 
 # --- 5.5 ------------------------------------------------------------------------------------------
@@ -592,7 +592,7 @@ def test_5_6_returns_the_block(impl) -> None:
 
 
 def observe_5_6(impl):
-    def seen(sizes):
+    def describe(sizes):
         sch, name = _split_sums(impl, sizes)
         shape = [int(n) for n in sch.get(sch.get_sblock(name)).writes[0].source.shape]
         return shape, _columns_of_sums(sch, name), extents(loops_of(sch, "total"))
@@ -600,7 +600,7 @@ def observe_5_6(impl):
     def returned():
         return type(impl.partial_sums(s_tir.Schedule(row_sums(*ROWS[0])))).__name__
 
-    return [*(lambda sizes=sizes: seen(sizes) for sizes in ROWS), returned]
+    return [*(lambda sizes=sizes: describe(sizes) for sizes in ROWS), returned]
 
 
 # --- 5.7 and 5.8 ---------------------------------------------------------------------------------

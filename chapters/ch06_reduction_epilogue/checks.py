@@ -1455,7 +1455,7 @@ def remove_dead_temp(sch: s_tir.Schedule) -> tvm.IRModule:
 
 
 def observe_6_5(impl):
-    def shape(func):
+    def describe_scope(func):
         _, fusion = plan(func)
         scope = impl.new_scope(fusion, reference.fused_block(fusion))
         loops = [loop.loop_var.name for loop in nodes(scope, tirx.For)]
@@ -1464,17 +1464,17 @@ def observe_6_5(impl):
         kept += [str(realize.predicate) for realize in nodes(scope, s_tir.SBlockRealize)]
         return names, loops, kept, [b.name for b in scope.alloc_buffers]
 
-    def mapped():
+    def describe_map():
         sch = s_tir.Schedule(add_reader())
         return _fuse_with_map(impl, sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
 
-    def alive():
+    def find_alive():
         sch = s_tir.Schedule(add_reader())
         loops = [loop for name in ("matmul", "other") for loop in sch.get_loops(name)]
         impl.fuse_reduction_epilogue(sch, "matmul", "bias")
         return [_is_alive(sch, loop) for loop in loops]
 
-    def handle(use):
+    def use_handle(use):
         sch = s_tir.Schedule(add_reader())
         reduction = sch.get_sblock("matmul")
         impl.fuse_reduction_epilogue(sch, reduction, "bias")
@@ -1483,26 +1483,26 @@ def observe_6_5(impl):
         except Exception as error:
             return str(error).strip().splitlines()[-1][:60]
 
-    def same_objects():
+    def keeps_object():
         _, fusion = plan(program(after=_TWO_OTHERS))
         scope = impl.new_scope(fusion, reference.fused_block(fusion))
         return scope.body.seq[-1].same_as(fusion.site.scope.body.seq[-1])
 
     return [
-        same_objects,
-        lambda: shape(program()),
-        lambda: shape(mark_rows()),
-        lambda: shape(share_rows()),
-        lambda: shape(_split_columns()),
-        lambda: shape(_four_allocations()),
-        mapped,
-        alive,
-        lambda: handle(lambda sch, red: sch.get(red).name_hint),
-        lambda: handle(
+        keeps_object,
+        lambda: describe_scope(program()),
+        lambda: describe_scope(mark_rows()),
+        lambda: describe_scope(share_rows()),
+        lambda: describe_scope(_split_columns()),
+        lambda: describe_scope(_four_allocations()),
+        describe_map,
+        find_alive,
+        lambda: use_handle(lambda sch, red: sch.get(red).name_hint),
+        lambda: use_handle(
             lambda sch, red: sch.decompose_reduction(red, sch.get_loops(red)[2]) and "ok"
         ),
-        lambda: handle(lambda sch, red: sch.reverse_compute_at("other", sch.get_loops(red)[0])),
-        lambda: handle(lambda sch, red: len(nodes(sch.mod["main"].body, s_tir.SBlock))),
+        lambda: use_handle(lambda sch, red: sch.reverse_compute_at("other", sch.get_loops(red)[0])),
+        lambda: use_handle(lambda sch, red: len(nodes(sch.mod["main"].body, s_tir.SBlock))),
     ]
 
 

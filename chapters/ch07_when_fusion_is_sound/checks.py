@@ -174,7 +174,7 @@ def test_7_1_keeps_the_dtype(impl) -> None:
 def observe_7_1(impl):
     parts = _parts()
 
-    def seen(text: str):
+    def describe(text: str):
         form = impl.affine(_make_expression(text, parts), parts["total"])
         return (
             form
@@ -182,7 +182,7 @@ def observe_7_1(impl):
             else [_number_at(part, parts, _draw(7) | {"t": 991}) for part in form]
         )
 
-    return [partial(seen, text) for text in (*AFFINE, *NOT_AFFINE)]
+    return [partial(describe, text) for text in (*AFFINE, *NOT_AFFINE)]
 
 
 # --- 7.2: enter_init ------------------------------------------------------------------------------
@@ -538,12 +538,12 @@ def test_7_3_a_mixed_bound_is_refused(impl) -> None:
 
 
 def observe_7_3(impl):
-    def seen(name: str) -> str:
+    def describe(name: str) -> str:
         sch = _make_sums(**NESTS[name])
         predicate = _ask_last_step(impl, _find_reduction(sch))
         return str([sorted(_find_moments(sch, predicate, n)[1].items()) for n in (3, 4)])
 
-    return [partial(seen, name) for name in NESTS]
+    return [partial(describe, name) for name in NESTS]
 
 
 # --- 7.4: check_between ---------------------------------------------------------------------------
@@ -733,10 +733,10 @@ def test_7_5_each_condition_has_its_case(impl) -> None:
 
 
 def observe_7_5(impl):
-    def seen(condition: str) -> str:
+    def describe(condition: str) -> str:
         return " ".join(_try(impl.counterexamples()[condition], condition)[:2])
 
-    return [partial(seen, condition) for condition in search.CONDITIONS]
+    return [partial(describe, condition) for condition in search.CONDITIONS]
 
 
 # --- 7.6: breaks_the_builtin ----------------------------------------------------------------------

@@ -116,11 +116,11 @@ def test_8_1_threads_lie_side_by_side(impl) -> None:
 
 
 def observe_8_1(impl):
-    def seen(case) -> str:
+    def describe(case) -> str:
         found = accesses(_bind(impl, *case), CUDA)
         return str([(a.buffer, a.lanes, a.first[:3], a.times) for a in found])
 
-    return [lambda case=case: seen(case) for case in ELEMENTWISE]
+    return [lambda case=case: describe(case) for case in ELEMENTWISE]
 
 
 # --- 8.2 ------------------------------------------------------------------------------------------

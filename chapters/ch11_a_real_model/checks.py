@@ -96,10 +96,10 @@ def test_11_1_alone(impl) -> None:
 
 
 def observe_11_1(impl):
-    def fooled() -> str:
+    def describe() -> str:
         return str({name: find_fooled(raw) for name, raw in read_blocks(impl).items()})
 
-    return [fooled, lambda: str(sorted(impl.telling_blocks()))]
+    return [describe, lambda: str(sorted(impl.telling_blocks()))]
 
 
 # --- 11.2 -----------------------------------------------------------------------------------------
