@@ -329,12 +329,8 @@ def test_2_2_records_few_graphs(impl) -> None:
 
 
 def observe_2_2(impl):
-    return [
-        lambda: _measure_choice(impl).lies,
-        lambda: _measure_choice(impl).bytes,
-        lambda: _measure_choice(impl).captured,
-        lambda: _measure_choice(impl).graphs,
-    ]
+    facts = "lies", "bytes", "captured", "graphs"
+    return [lambda fact=fact: getattr(_measure_choice(impl), fact) for fact in facts]
 
 
 # --- 2.3 ------------------------------------------------------------------------------------------

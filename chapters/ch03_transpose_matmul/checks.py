@@ -497,9 +497,10 @@ def main(x: (4, 6)):
 """)
 
 
-def _bind_weight() -> IRModule:
+def _bind_weight(mod: IRModule) -> IRModule:
+    """`mod` with a constant for w, (7, 6)."""
     w = tvm.runtime.tensor(_draw(5, 7, 6))
-    return relax.transform.BindParams("main", {"w": w})(_make_pair([4, 6], [7, 6]))
+    return relax.transform.BindParams("main", {"w": w})(mod)
 
 
 # `a` is declared with n * 3 rows, and its value has n * 2 + n. So a mutator that changes the value makes a new variable
@@ -618,7 +619,8 @@ def test_3_4_makes_one_kernel(impl) -> None:
 
 def test_3_4_takes_operands_from_their_parameters(impl) -> None:
     """it fuses a product of one tensor with itself, and one whose weight is a constant"""
-    for title, mod in {"x @ x.T": Gram, "a constant w": _bind_weight()}.items():
+    constant = _bind_weight(_make_pair([4, 6], [7, 6]))
+    for title, mod in {"x @ x.T": Gram, "a constant w": constant}.items():
         try:
             _judge(impl, mod, title, calls=ONE, settles=True, why=WASTE)
         except (IndexError, ValueError) as error:
@@ -770,16 +772,7 @@ def main(w: (6, 6)):
 
 
 # w is a constant, which is no variable of the function
-SharedConstant = relax_module(
-    """
-def main(x: (4, 6), y: (3, 6)):
-    wt = R.permute_dims(W)
-    a = R.matmul(x, wt)
-    b = R.matmul(y, wt)
-    return a, b
-""",
-    W=relax.const(_draw(5, 7, 6)),
-)
+SharedConstant = _bind_weight(TwoMatmuls)
 # a kernel writes into w, in place, before both transpose and matmuls
 WrittenBefore = relax_module(
     kernel("double(a)", (7, 6), "a[at] = a[at] + a[at]")

@@ -452,6 +452,17 @@ def main(A: T.Buffer((5, 3), "int32"), C: T.Buffer((5, 5), "int32"), D: T.Buffer
     )
 
 
+_SPREAD = """
+for i, j, u in T.grid(4, 5, {}):
+    with T.sblock("bias"):
+        vi, vj, vu = T.axis.remap("SSS", [i, j, u])
+        D[vi, vj * 2 + vu] = temp[vi, vj] + C[vi, vj]
+"""
+_TWO_ROWS_IN_ONE = {
+    "total": "temp[vi // 2, vi % 2 * 5 + vj]",
+    "step": "temp[vi // 2, vi % 2 * 5 + vj] + A * B",
+    "temp": "(2, 10)",
+}
 SAME_ELEMENT = {
     "axes declared in the other order": program("D = temp + C", axes=_OTHER_ORDER),
     "a result kept transposed, its rows backwards": program(
@@ -477,10 +488,7 @@ SAME_ELEMENT = {
         extra=", n: T.int32",
     ),
     "two rows of the sums in one row of `temp`": program(
-        "D = temp[vi // 2, vi % 2 * 5 + vj] + C",
-        total="temp[vi // 2, vi % 2 * 5 + vj]",
-        step="temp[vi // 2, vi % 2 * 5 + vj] + A * B",
-        temp="(2, 10)",
+        "D = temp[vi // 2, vi % 2 * 5 + vj] + C", **_TWO_ROWS_IN_ONE
     ),
     "an axis `vo` of the block around both, which both blocks use": _enclose("vo, vj", "[vo, vj]"),
     "a range of 4 that is written as `n + 4 - n`": program(
@@ -525,25 +533,12 @@ OTHER_ELEMENT = {  # the reason, and the programs that must be refused for it
     },
     "Each sum goes to n elements of D, and the fused reduction writes one. That n is 1 cannot be proved.": {
         "the axis `vu` has n values and is not in temp's indices": program(
-            """
-for i, j, u in T.grid(4, 5, n):
-    with T.sblock("bias"):
-        vi, vj, vu = T.axis.remap("SSS", [i, j, u])
-        D[vi, vj * 2 + vu] = temp[vi, vj] + C[vi, vj]
-""",
-            D="(4, 10)",
-            extra=", n: T.int32",
+            _SPREAD.format("n"), D="(4, 10)", extra=", n: T.int32"
         ),
     },
     "Each sum goes to two elements of D, and the fused reduction writes one.": {
         "the axis `vu` has two values and is not in temp's indices": program(
-            """
-for i, j, u in T.grid(4, 5, 2):
-    with T.sblock("bias"):
-        vi, vj, vu = T.axis.remap("SSS", [i, j, u])
-        D[vi, vj * 2 + vu] = temp[vi, vj] + C[vi, vj]
-""",
-            D="(4, 10)",
+            _SPREAD.format(2), D="(4, 10)"
         ),
     },
     "`vo` is an axis of the block around both and has one value there: the epilogue uses one column of the sums.": {
@@ -564,10 +559,8 @@ for i, u, j in T.grid(4, 4, 5):
         vi, vu, vj = T.axis.remap("SSS", [i, u, j])
         D[vi * 20 + vu * 5 + vj] = temp[vi // 2, vu % 2 * 5 + vj] + C[vi, vj]
 """,
-            total="temp[vi // 2, vi % 2 * 5 + vj]",
-            step="temp[vi // 2, vi % 2 * 5 + vj] + A * B",
-            temp="(2, 10)",
             D="(80,)",
+            **_TWO_ROWS_IN_ONE,
         ),
     },
     "`vi * 4 + vj` and `vi * 5 + vj` name different elements, although both mention vi and then vj.": {
