@@ -256,15 +256,6 @@ def runs_twice_the_same(
     same_ir(transform(once.clone()), once, said, why=why)
 
 
-def settles(
-    transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, whose: str
-) -> tvm.IRModule:
-    """`apply`, whose result a second run does not change."""
-    once = apply(transform, mod, whose)
-    runs_twice_the_same(transform, once, whose)
-    return once
-
-
 def run(mod: tvm.IRModule, name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Compile `mod` for this CPU and call its function `name`, which returns one tensor."""
     (result,) = call(machine(mod), name, arrays)

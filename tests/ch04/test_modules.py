@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, reference, run
 from chapters.checking import expect
+from chapters.checking.judge import judge_pass
 from chapters.checking.programs import kernels, operators
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.cases.relax_text import relax_module
@@ -41,7 +42,7 @@ def _equal_kernels_are_built_once(monkeypatch):
 
 def settled(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """`mod` after the pass, which must not change `mod`; the result is well-formed, and a second run keeps it."""
-    return expect.settles(FuseAddRMSNorm(target), mod, "FuseAddRMSNorm")
+    return judge_pass(FuseAddRMSNorm(target), mod, "FuseAddRMSNorm", "the module", runs=False)
 
 
 def _keeps_its_numbers(mod: tvm.IRModule, *several: list[np.ndarray]) -> None:
