@@ -29,18 +29,18 @@ PRIMFUNC = Section(LESSON, "A PrimFunc")
 TOLERANCE = "float32 rounds each product and each sum, so a difference of about 1e-6 is normal. This one is larger."
 
 
-def _inputs(rows: int, seed: int = 0) -> list[np.ndarray]:
-    random = np.random.default_rng(seed)
+def _draw_inputs(rows: int) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
     shapes = (rows, 16), (8, 16), (8,)
     return [random.standard_normal(shape).astype("float32") for shape in shapes]
 
 
-def _model(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _compute_model(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
     """relu(x @ w.T + b) in float64."""
     return np.maximum(x.astype("float64") @ w.T + b, 0)
 
 
-def _is_model(mod: object, name: str, whose: str) -> None:
+def _check_model(mod: object, name: str, whose: str) -> None:
     expect.is_program(mod, whose, name)
     WAYS.that(
         isinstance(mod[name].ret_ty, relax.TensorType),
@@ -50,16 +50,16 @@ def _is_model(mod: object, name: str, whose: str) -> None:
         why="A caller that expects a tensor cannot use a tuple, even if it holds one tensor only.",
     )
     for rows in (1, 5):
-        inputs = _inputs(rows)
+        inputs = _draw_inputs(rows)
         result = expect.run(mod, name, inputs)
-        instead = _instead(result, *inputs)
+        instead = _name_activation(result, *inputs)
         what = (
             f"The module of {whose} does not compute relu(x @ w.T + b) for an x of {rows} row(s)."
         )
-        WAYS.close(result, _model(*inputs), what, why=instead or TOLERANCE)
+        WAYS.close(result, _compute_model(*inputs), what, why=instead or TOLERANCE)
 
 
-def _instead(result: np.ndarray, x: np.ndarray, w: np.ndarray, b: np.ndarray) -> str:
+def _name_activation(result: np.ndarray, x: np.ndarray, w: np.ndarray, b: np.ndarray) -> str:
     """What a wrong result is, if it is one of the other activations of nn.op."""
     total = x.astype("float64") @ w.T + b
     with np.errstate(over="ignore"):
@@ -76,7 +76,7 @@ def _instead(result: np.ndarray, x: np.ndarray, w: np.ndarray, b: np.ndarray) ->
     return ""
 
 
-def _built_main(impl) -> relax.Function:
+def _build_main(impl) -> relax.Function:
     with patch.object(
         relax.BlockBuilder, "function", autospec=True, side_effect=relax.BlockBuilder.function
     ) as begun:
@@ -100,7 +100,7 @@ def _built_main(impl) -> relax.Function:
 
 def test_0_1_keeps_rows_symbolic(impl) -> None:
     """one module serves any number of rows"""
-    params = _built_main(impl).params
+    params = _build_main(impl).params
     expect.equal(
         len(params), 3, "`main` of from_block_builder does not have three parameters: x, w, b."
     )
@@ -136,8 +136,8 @@ def test_0_1_keeps_rows_symbolic(impl) -> None:
 
 def test_0_1_keeps_calls_in_a_dataflow_block(impl) -> None:
     """the operators are in a dataflow block, where passes may move and fuse them"""
-    main = _built_main(impl)
-    outside = [name for name, is_dataflow in _calls(main) if not is_dataflow]
+    main = _build_main(impl)
+    outside = [name for name, is_dataflow in _list_calls(main) if not is_dataflow]
     is_there = any(isinstance(block, relax.DataflowBlock) for block in main.body.blocks)
     INSIDE.that(
         is_there and not outside,
@@ -150,7 +150,7 @@ def test_0_1_keeps_calls_in_a_dataflow_block(impl) -> None:
     )
 
 
-def _calls(func: relax.Function) -> list[tuple[str, bool]]:
+def _list_calls(func: relax.Function) -> list[tuple[str, bool]]:
     """Each call bound in `func`: what it calls, and whether it is in a dataflow block."""
     return [
         (getattr(binding.value.op, "name", "a function"), isinstance(block, relax.DataflowBlock))
@@ -162,16 +162,16 @@ def _calls(func: relax.Function) -> list[tuple[str, bool]]:
 
 def test_0_1_builds_the_model(impl) -> None:
     """from_block_builder gives a module that computes relu(x @ w.T + b)"""
-    _is_model(impl.from_block_builder(), "main", "from_block_builder")
+    _check_model(impl.from_block_builder(), "main", "from_block_builder")
 
 
 def observe_0_1(impl):
-    inputs = _inputs(3)
+    inputs = _draw_inputs(3)
     return [
         lambda: impl.from_block_builder()["main"].params[0].ty,
         lambda: type(impl.from_block_builder()["main"].ret_ty).__name__,
         lambda: [type(b).__name__ for b in impl.from_block_builder()["main"].body.blocks],
-        lambda: all(inside for _, inside in _calls(impl.from_block_builder()["main"])),
+        lambda: all(inside for _, inside in _list_calls(impl.from_block_builder()["main"])),
         lambda: impl.from_block_builder()["main"].same_as(impl.from_script()["main"]),
         lambda: np.round(expect.run(impl.from_block_builder(), "main", inputs), 3).tolist(),
     ]
@@ -188,11 +188,11 @@ def test_0_2_exports_the_model(impl) -> None:
         what = "Net has its weights in another order: the bias comes before the matrix."
         why = "export_tvm takes the weights in the order in which __init__ makes them. nn.Linear makes w, then b."
     expect.equal(shapes, [(8, 16), (8,)], what, why=why)
-    _is_model(mod, "forward", "from_nn")
+    _check_model(mod, "forward", "from_nn")
 
 
 def observe_0_2(impl):
-    inputs = _inputs(3)
+    inputs = _draw_inputs(3)
     return [
         lambda: [str(p.ty) for p in impl.from_nn()["forward"].params],
         lambda: np.round(expect.run(impl.from_nn(), "forward", inputs), 3).tolist(),
@@ -201,51 +201,52 @@ def observe_0_2(impl):
 
 def test_0_3_runs_the_model(impl) -> None:
     """run compiles a module and gives the right numbers as a NumPy array"""
-    inputs = _inputs(7)
+    inputs = _draw_inputs(7)
     result = impl.run(impl.from_script(), "main", *inputs)
     wanted = "a NumPy array: call .numpy() on the result"
     expect.returns(result, np.ndarray, "run", "a NumPy array", expected=wanted)
     what = 'run(from_script(), "main", x, w, b) returns other numbers than relu(x @ w.T + b).'
-    expect.close(result, _model(*inputs), what, why=TOLERANCE)
+    expect.close(result, _compute_model(*inputs), what, why=TOLERANCE)
 
 
 def test_0_3_calls_by_name(impl) -> None:
     """run calls the function it was asked for, of the module it was given"""
-    x = _inputs(2)[0]
-    mod = _module(main="R.negative(x)", twice="R.add(x, x)")
+    x = _draw_inputs(2)[0]
+    mod = _make_module(main="R.negative(x)", twice="R.add(x, x)")
     for name, right, text in (("main", -x, "-x"), ("twice", 2 * x, "x + x")):
         what = f'run(mod, "{name}", x) did not call the function `{name}`, which returns {text}.'
         why = "The module holds two functions: `main` returns -x, and `twice` returns x + x."
         expect.close(impl.run(mod, name, x), right, what, why=why)
-    mod["twice"] = _module(twice="R.exp(x)")["twice"]
+    mod["twice"] = _make_module(twice="R.exp(x)")["twice"]
     what = 'run(mod, "twice", x) did not call the function `twice` that the module holds now, which returns exp(x).'
     why = "It held another function of this name at the call before. A module can be changed in place, so if you keep "
     why += (
         "compiled code, look at what the module holds, and not only at its identity or at a name."
     )
     expect.close(impl.run(mod, "twice", x), np.exp(x), what, why=why)
-    for mod, shape in ((_module(main="R.exp(x)"), (1, 1)), (relax_module(EXP_OF_SCALAR), ())):
+    for mod, shape in ((_make_module(main="R.exp(x)"), (1, 1)), (relax_module(EXP_OF_SCALAR), ())):
         result = impl.run(mod, "main", np.ones(shape, "float32"))
         expect.equal(result.shape, shape, f"run changes the shape of a result of shape {shape}.")
 
 
 def test_0_3_takes_any_array(impl) -> None:
     """run takes strided and unaligned arrays, which NumPy makes all the time"""
-    x, w, b = _inputs(7)
+    x, w, b = _draw_inputs(7)
     strided = np.repeat(x, 2, axis=0)[::2]
     why = "TVM uses the memory of a NumPy array where it is. tvm.runtime.tensor copies it into aligned memory."
-    for title, array in (("a strided view", strided), ("unaligned", unaligned(x))):
+    for title, array in (("a strided view", strided), ("unaligned", copy_unaligned(x))):
         if title == "unaligned":  # before a kernel reads there, which may end the process
-            _is_given_aligned(impl, why)
+            _check_alignment(impl, why)
         what = f"run returns other numbers when x is {title}."
-        RUN.close(impl.run(impl.from_script(), "main", array, w, b), _model(x, w, b), what, why=why)
+        yours = impl.run(impl.from_script(), "main", array, w, b)
+        RUN.close(yours, _compute_model(x, w, b), what, why=why)
 
 
-def _is_given_aligned(impl, why: str) -> None:
+def _check_alignment(impl, why: str) -> None:
     """Every argument reaches the VM in memory that begins at a multiple of 64 bytes."""
     for place, name in enumerate("xwb"):
-        arrays = [unaligned(a) if n == place else a for n, a in enumerate(_inputs(7))]
-        past = _past_alignment(impl, arrays)[place]
+        arrays = [copy_unaligned(a) if n == place else a for n, a in enumerate(_draw_inputs(7))]
+        past = _measure_misalignment(impl, arrays)[place]
         RUN.that(
             past == 0,
             f"run passed an unaligned {name} to the virtual machine without copying it into aligned memory.",
@@ -256,19 +257,19 @@ def _is_given_aligned(impl, why: str) -> None:
         )
 
 
-TOLD_ALIGNMENT = "fusion.tests.past_alignment"
-_told: list[
+RECORD_ALIGNMENT = "fusion.tests.past_alignment"
+_recorded: list[
     int
 ] = []  # a learner may keep the virtual machine, and with it the function that it calls
 
 
-@tvm_ffi.register_global_func(TOLD_ALIGNMENT, override=True)
-def _tell_alignment(*tensors):
-    _told[:] = [np.from_dlpack(tensor).ctypes.data % 64 for tensor in tensors[:3]]
+@tvm_ffi.register_global_func(RECORD_ALIGNMENT, override=True)
+def _record_alignment(*tensors):
+    _recorded[:] = [np.from_dlpack(tensor).ctypes.data % 64 for tensor in tensors[:3]]
     return tensors[0]
 
 
-def _past_alignment(impl, arrays: list[np.ndarray]) -> list[int]:
+def _measure_misalignment(impl, arrays: list[np.ndarray]) -> list[int]:
     """For each array how many bytes past a multiple of 64 its memory begins when `run` gives it to the VM."""
     called = [
         relax.Var(n, relax.TensorType(a.shape, "float32"))
@@ -276,10 +277,10 @@ def _past_alignment(impl, arrays: list[np.ndarray]) -> list[int]:
     ]
     builder = relax.BlockBuilder()
     with builder.function("main", called):
-        told = relax.call_pure_packed(TOLD_ALIGNMENT, *called, ty_args=called[0].ty)
+        told = relax.call_pure_packed(RECORD_ALIGNMENT, *called, ty_args=called[0].ty)
         builder.emit_func_output(builder.emit(told))
     impl.run(builder.get(), "main", *arrays)
-    return list(_told)
+    return list(_recorded)
 
 
 def test_0_3_keeps_dtypes(impl) -> None:
@@ -287,7 +288,7 @@ def test_0_3_keeps_dtypes(impl) -> None:
     for dtype in ("int32", "float16", "float64", "bool"):
         x = np.arange(12).reshape(3, 4).astype(dtype)
         doubled = "R.logical_or(x, x)" if dtype == "bool" else "R.add(x, x)"
-        result = np.asarray(impl.run(_module(dtype, main=doubled), "main", x))
+        result = np.asarray(impl.run(_make_module(dtype, main=doubled), "main", x))
         what = f"run is wrong for a module that computes {doubled} of {dtype} (dtype and elements of the result)."
         why = "The function's type fixes the dtype of each argument. Pass every array in the dtype it has."
         REFUSE.equal((str(result.dtype), result.tolist()), (dtype, (x + x).tolist()), what, why=why)
@@ -296,7 +297,7 @@ def test_0_3_keeps_dtypes(impl) -> None:
 EXP_OF_SCALAR = 'def main(x: ("float32",)):\n    out = R.exp(x)'
 
 
-def _module(dtype: str = "float32", **results: str) -> IRModule:
+def _make_module(dtype: str = "float32", **results: str) -> IRModule:
     """One function of a matrix x of any size for each of `results`."""
     functions = (
         f'def {name}(x: ("n", "m", "{dtype}")):\n    out = {result}\n'
@@ -305,7 +306,7 @@ def _module(dtype: str = "float32", **results: str) -> IRModule:
     return relax_module("".join(functions))
 
 
-def unaligned(array: np.ndarray) -> np.ndarray:
+def copy_unaligned(array: np.ndarray) -> np.ndarray:
     """The same numbers in memory that starts 8 bytes past a 64-byte boundary."""
     raw = np.zeros(array.nbytes + 128, "uint8")
     start = -raw.ctypes.data % 64 + 8
@@ -315,7 +316,7 @@ def unaligned(array: np.ndarray) -> np.ndarray:
 
 
 def observe_0_3(impl):
-    x, w, b = _inputs(3)
+    x, w, b = _draw_inputs(3)
 
     def called(mod, name, *arrays):
         result = impl.run(mod, name, *arrays)
@@ -323,13 +324,13 @@ def observe_0_3(impl):
         return type(result).__name__, np.round(np.asarray(array), 3)
 
     def changed():
-        mod = _module(main="R.negative(x)")
+        mod = _make_module(main="R.negative(x)")
         called(mod, "main", x)
-        mod["main"] = _module(main="R.exp(x)")["main"]
+        mod["main"] = _make_module(main="R.exp(x)")["main"]
         return called(mod, "main", x)
 
     # no module of the checks: an answer may have kept what it compiled for those
-    two, scalar = _module(main="R.exp(x)", twice="R.add(x, x)"), relax_module(EXP_OF_SCALAR)
+    two, scalar = _make_module(main="R.exp(x)", twice="R.add(x, x)"), relax_module(EXP_OF_SCALAR)
     numbers = np.arange(12, dtype="int32").reshape(3, 4)
     return [
         changed,
@@ -337,12 +338,12 @@ def observe_0_3(impl):
         lambda: called(impl.from_script(), "main", np.repeat(x, 2, axis=0)[::2], w, b),
         lambda: [called(two, name, x) for name in ("twice", "main")],
         lambda: called(scalar, "main", np.ones((), "float32")),
-        lambda: called(_module("int32", main="R.add(x, x)"), "main", numbers),
-        lambda: _past_alignment(impl, list(map(unaligned, (x, w, b)))),
+        lambda: called(_make_module("int32", main="R.add(x, x)"), "main", numbers),
+        lambda: _measure_misalignment(impl, list(map(copy_unaligned, (x, w, b)))),
     ]
 
 
-def _row_sums(impl, held: float) -> tuple[np.ndarray, np.ndarray]:
+def _run_row_sums(impl, held: float) -> tuple[np.ndarray, np.ndarray]:
     """What row_sums writes into a buffer that held `held`, and what it should."""
     a = np.random.default_rng(4).standard_normal((6, 16)).astype("float32")
     out = tvm.runtime.tensor(np.full(6, held, "float32"))
@@ -357,7 +358,7 @@ def test_0_4_sums_each_row(impl) -> None:
     run in order. TVM does not take such a block for a reduction, so `decompose_reduction` refuses it; see chapter 5.
     """
     for held in (0.0, 1000.0, float("nan")):
-        yours, expected = _row_sums(impl, held)
+        yours, expected = _run_row_sums(impl, held)
         what = f"row_sums stores wrong sums when `total` held {held:g} in every element before the call."
         why = "TVM does not clear output buffers. They are often memory that another tensor used before."
         if held == 0:
@@ -367,7 +368,7 @@ def test_0_4_sums_each_row(impl) -> None:
         PRIMFUNC.close(yours, expected, what, why=why)
 
 
-def _elements_read(impl) -> int:
+def _count_elements_read(impl) -> int:
     """How many elements of `a` all steps of row_sums read together."""
     schedule = tvm.s_tir.Schedule(impl.row_sums)
     block = schedule.get(schedule.get_sblock("sum"))
@@ -380,7 +381,7 @@ def _elements_read(impl) -> int:
 def test_0_4_reads_each_element_once(impl) -> None:
     """the sums read each of the 96 elements of `a` once"""
     PRIMFUNC.equal(
-        _elements_read(impl),
+        _count_elements_read(impl),
         6 * 16,
         "row_sums does not read each element of `a` once.",
         why="The loops i and k already visit every element. A loop inside the block repeats the whole sum in each of "
@@ -389,14 +390,14 @@ def test_0_4_reads_each_element_once(impl) -> None:
 
 
 def observe_0_4(impl):
-    sums = partial(_row_sums, impl)
+    sums = partial(_run_row_sums, impl)
     return [
-        lambda: _elements_read(impl),
+        lambda: _count_elements_read(impl),
         *(lambda held=held: np.round(sums(held)[0], 3).tolist() for held in (0.0, 8.0, 1.0)),
     ]
 
 
-def _count(mod: IRModule) -> tuple[int, int]:
+def _count_functions(mod: IRModule) -> tuple[int, int]:
     functions = list(mod.functions.values())
     relaxed = sum(isinstance(f, relax.Function) for f in functions)
     return relaxed, len(functions) - relaxed
@@ -427,7 +428,7 @@ def test_0_5_prediction_holds(impl) -> None:
     stages = {"before": mod, "after": relax.transform.LegalizeOps()(mod)}
     for stage, module in stages.items():
         for kind, mine, counted in zip(
-            ("Relax functions", "PrimFuncs"), yours[stage], _count(module), strict=True
+            ("Relax functions", "PrimFuncs"), yours[stage], _count_functions(module), strict=True
         ):
             INSIDE.predicted(
                 mine,
@@ -444,7 +445,7 @@ def observe_0_5(impl):
 SAME_ROWS = 'def main(x: ("n", 16), y: ("n", 16)): out = R.add(x, y)'
 
 
-def _two_arrays(impl) -> list[np.ndarray]:
+def _read_arrays(impl) -> list[np.ndarray]:
     pair = impl.refused()
     expect.that(
         isinstance(pair, list | tuple)
@@ -459,7 +460,7 @@ def _two_arrays(impl) -> list[np.ndarray]:
 
 def test_0_6_is_refused(impl) -> None:
     """each array alone is legal, both together are refused by the VM"""
-    pair = _two_arrays(impl)
+    pair = _read_arrays(impl)
     for array in pair:
         legal = array.dtype == np.float32 and array.ndim == 2 and array.shape[1] == 16
         REFUSE.that(
@@ -485,11 +486,11 @@ def test_0_6_is_refused(impl) -> None:
 
 def observe_0_6(impl):
     return [
-        lambda: "same rows" if len({a.shape[0] for a in _two_arrays(impl)}) == 1 else "other rows",
+        lambda: "same rows" if len({a.shape[0] for a in _read_arrays(impl)}) == 1 else "other rows",
         lambda: (
             "legal columns"
-            if {a.shape[1:] for a in _two_arrays(impl)} == {(16,)}
+            if {a.shape[1:] for a in _read_arrays(impl)} == {(16,)}
             else "other columns"
         ),
-        lambda: sorted({str(a.dtype) for a in _two_arrays(impl)}),
+        lambda: sorted({str(a.dtype) for a in _read_arrays(impl)}),
     ]

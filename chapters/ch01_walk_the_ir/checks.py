@@ -15,6 +15,7 @@ from chapters.checking import expect
 from chapters.checking.attributes import attaches, attributes
 from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
+from chapters.checking.programs import kernels, operators
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.relax_effects import bindings_of, calls_in
@@ -71,7 +72,7 @@ def choose(x: (6,), flag: ("bool",)):
 """)
 
 
-def _nested() -> IRModule:
+def _make_nested() -> IRModule:
     """add(exp(x), negative(exp(x))) and concat((exp(x), x)) in one binding each, and a function inside a function."""
     x, y, out = (
         relax.Var(name, relax.TensorType((size,), "float32"))
@@ -96,7 +97,7 @@ def outer(y: (6,)):
     return mod
 
 
-def _with_sizes() -> IRModule:
+def _make_sizes() -> IRModule:
     """relu(zeros((n if n > 3 else 3, 6))): the arithmetic in the shape is a call too, but of no Relax operator."""
     n = tirx.Var("n", "int64")
     x = relax.Var("x", relax.TensorType((n, 6), "float32"))
@@ -107,23 +108,23 @@ def _with_sizes() -> IRModule:
     return builder.get()
 
 
-def _only_kernels() -> IRModule:
+def _make_kernels() -> IRModule:
     return IRModule({"scale": Mixed["scale"]})
 
 
 # --- looking at modules ---------------------------------------------------------------------------
 
 
-def _transposes(mod: IRModule, name: str) -> int:
-    return sum(call.op == tvm.ir.Op.get("relax.permute_dims") for call in calls_in(mod[name]))
+def _count_transposes(mod: IRModule, name: str) -> int:
+    return operators(mod, name).count("permute_dims")
 
 
-def _kernel_calls(mod: IRModule, name: str) -> int:
+def _count_kernels(mod: IRModule, name: str) -> int:
     """Calls of PrimFuncs and packed functions in the fully lowered function: each is one launch."""
     lowered = lower(mod)
-    kernels = {g.name_hint for g, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)}
     return sum(
-        getattr(call.op, "name_hint", None) in kernels or isinstance(call.op, relax.ExternFunc)
+        getattr(call.op, "name_hint", "") in kernels(lowered)
+        or isinstance(call.op, relax.ExternFunc)
         for call in calls_in(lowered[name])
     )
 
@@ -131,14 +132,14 @@ def _kernel_calls(mod: IRModule, name: str) -> int:
 # --- 1.1 ------------------------------------------------------------------------------------------
 
 
-def _counts(impl, mod: IRModule) -> dict[str, int]:
+def _count_calls(impl, mod: IRModule) -> dict[str, int]:
     result = impl.count_calls(mod)
     wanted = 'a dict such as {"relax.matmul": 7}'
     expect.returns(result, dict, "count_calls", "a dict", expected=wanted)
     return {name: count for name, count in result.items() if count}
 
 
-def _same_counts(yours: dict[str, int], expected: dict[str, int], what: str, why: str) -> None:
+def _compare_counts(yours: dict[str, int], expected: dict[str, int], what: str, why: str) -> None:
     """Equal, or fail showing only the names that differ. why: why there may be too few."""
     names = sorted(n for n in {*yours, *expected} if yours.get(n, 0) != expected.get(n, 0))
     if names:
@@ -162,8 +163,8 @@ def test_1_1_counts_every_function(impl) -> None:
         "relax.call_dps_packed:library.sort": 1,
     }
     helper = {"relax.exp": 1, "relax.add": 1}
-    yours = _counts(impl, Mixed)
-    _same_counts(
+    yours = _count_calls(impl, Mixed)
+    _compare_counts(
         yours,
         forward | helper | {"relax.add": 2},
         "count_calls is wrong for a module with three Relax functions, one of them private (these names differ).",
@@ -176,8 +177,8 @@ def test_1_1_counts_every_function(impl) -> None:
 
 def test_1_1_counts_in_both_branches(impl) -> None:
     """calls in either branch of an if count, and no function need be called main"""
-    _same_counts(
-        _counts(impl, Branches),
+    _compare_counts(
+        _count_calls(impl, Branches),
         {"relax.exp": 1, "relax.negative": 1, "relax.add": 2},
         "count_calls is wrong for a function with an `if` (these names differ).",
         "The branches of an `if` hold bindings of their own. A loop over the function's blocks misses them.",
@@ -186,8 +187,8 @@ def test_1_1_counts_in_both_branches(impl) -> None:
 
 def test_1_1_counts_calls_within_calls(impl) -> None:
     """calls in another call's arguments and in inner functions count"""
-    _same_counts(
-        _counts(impl, _nested()),
+    _compare_counts(
+        _count_calls(impl, _make_nested()),
         {
             "relax.concat": 1,
             "relax.add": 1,
@@ -205,13 +206,13 @@ def test_1_1_counts_calls_within_calls(impl) -> None:
 
 def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
     """a module of PrimFuncs has no calls, and every count starts from zero"""
-    _same_counts(
-        _counts(impl, _only_kernels()),
+    _compare_counts(
+        _count_calls(impl, _make_kernels()),
         {},
         "count_calls found calls in a module that holds one PrimFunc and no Relax function.",
         "PrimFuncs hold loops over buffers, and a Relax visitor cannot walk over them. Skip them.",
     )
-    first, second = _counts(impl, Branches), _counts(impl, Branches)
+    first, second = _count_calls(impl, Branches), _count_calls(impl, Branches)
     expect.equal(
         second,
         first,
@@ -221,8 +222,8 @@ def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
 
 def test_1_1_stays_out_of_shapes(impl) -> None:
     """the arithmetic in shapes is no call of the model"""
-    _same_counts(
-        _counts(impl, _with_sizes()),
+    _compare_counts(
+        _count_calls(impl, _make_sizes()),
         {"relax.zeros": 1, "relax.nn.relu": 1},
         "count_calls counts if_then_else(n > 3, n, 3), which computes a size in the shape given to zeros.",
         "Sizes are computed on the host and launch no kernel. CallVisitor stays out of shapes. "
@@ -233,14 +234,14 @@ def test_1_1_stays_out_of_shapes(impl) -> None:
 def observe_1_1(impl):
     return [
         lambda mod=mod: sorted(impl.count_calls(mod).items())
-        for mod in (Mixed, Branches, _nested(), _only_kernels(), Moves, _with_sizes())
+        for mod in (Mixed, Branches, _make_nested(), _make_kernels(), Moves, _make_sizes())
     ]
 
 
 # --- 1.2 ------------------------------------------------------------------------------------------
 
 
-def _types() -> list[tuple[str, tvm.ir.Type, int]]:
+def _list_types() -> list[tuple[str, tvm.ir.Type, int]]:
     """(what it is, the type, its bytes where n = 3 and m = 5)."""
     n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
     tensor = relax.TensorType
@@ -265,7 +266,7 @@ SIZES = {"n": 3, "m": 5}
 
 def test_1_2_sizes_every_type(impl) -> None:
     """type_bytes sizes tensors of any dtype and shape, and tuples of them"""
-    for title, ty, size in _types():
+    for title, ty, size in _list_types():
         what = f"type_bytes is wrong for {title}, with n = 3 and m = 5."
         why = "A tensor takes the bits of one element times all its dimensions, rounded up to bytes once."
         if "int4" in title and isinstance(ty, relax.TensorType):
@@ -351,7 +352,7 @@ MOVES = [
 ]
 
 
-def _arguments() -> list[tuple[str, relax.Call, list[str]]]:
+def _list_arguments() -> list[tuple[str, relax.Call, list[str]]]:
     """(what it is, a call, the names of the tensors it reads)."""
     tensor = relax.TensorType((4,), "float32")
     a, b, c, other = (relax.Var(name, tensor) for name in "abca")
@@ -376,13 +377,13 @@ def _arguments() -> list[tuple[str, relax.Call, list[str]]]:
     ]
 
 
-def _names(tensors) -> list[str]:
+def _name_tensors(tensors) -> list[str]:
     wanted = "a list of arguments, empty where no tensor is read"
     expect.returns(tensors, (list, tuple), "tensors_read", "a list", expected=wanted)
-    return [_called(one) for one in tensors]
+    return [_name_tensor(one) for one in tensors]
 
 
-def _called(expr: relax.Expr) -> str:
+def _name_tensor(expr: relax.Expr) -> str:
     if isinstance(expr, relax.Var):
         return expr.name
     kinds = {tvm.ir.GenericConst: "a constant", relax.Tuple: "a tuple", relax.ShapeExpr: "a shape"}
@@ -397,9 +398,9 @@ WRITTEN_OUT = (
 
 def test_1_2_finds_what_a_call_reads(impl) -> None:
     """tensors_read gives each tensor argument once, in order, also those inside a tuple"""
-    for title, call, names in _arguments():
+    for title, call, names in _list_arguments():
         BYTES.equal(
-            _names(impl.tensors_read(call)),
+            _name_tensors(impl.tensors_read(call)),
             names,
             f"tensors_read is wrong for {title}.",
             why=WRITTEN_OUT
@@ -409,14 +410,14 @@ def test_1_2_finds_what_a_call_reads(impl) -> None:
         )
 
 
-def _rows(impl, mod: IRModule, name: str) -> list[tuple[str, str, int, int]]:
+def _measure_bindings(impl, mod: IRModule, name: str) -> list[tuple[str, str, int, int]]:
     rows = impl.binding_bytes(mod[name], {})
     return [(row.var, row.call, row.read, row.written) for row in rows]
 
 
 def test_1_2_measures_each_call(impl) -> None:
     """binding_bytes has one entry per call, in order, with the bytes read and written"""
-    yours = _rows(impl, Moves, "main")
+    yours = _measure_bindings(impl, Moves, "main")
     shown, expected = (
         "\n".join(
             f"{var} = {call}: {read} read, {written} written" for var, call, read, written in rows
@@ -463,7 +464,7 @@ def main(x: (4, 6)):
 def test_1_2_charges_no_function(impl) -> None:
     """a direct call of a packed function moves nothing; a call through call_dps_packed does"""
     BYTES.equal(
-        _rows(impl, Library, "main"),
+        _measure_bindings(impl, Library, "main"),
         [
             ("logged", "packed:library.log", 0, 0),
             ("known", "relax.call_dps_packed:library.sort", 96, 96),
@@ -476,9 +477,9 @@ def test_1_2_charges_no_function(impl) -> None:
 
 def observe_1_2(impl):
     return [
-        lambda: [impl.type_bytes(ty, SIZES) for _, ty, _ in _types()],
-        lambda: [_names(impl.tensors_read(call)) for _, call, _ in _arguments()],
-        lambda: _rows(impl, Moves, "main"),
+        lambda: [impl.type_bytes(ty, SIZES) for _, ty, _ in _list_types()],
+        lambda: [_name_tensors(impl.tensors_read(call)) for _, call, _ in _list_arguments()],
+        lambda: _measure_bindings(impl, Moves, "main"),
     ]
 
 
@@ -503,7 +504,7 @@ def main(x: (4, 6), w: (3, 8)):
 """)
 
 
-def _launched(mod: IRModule, name: str, shapes: list[tuple[int, ...]]) -> list[str]:
+def _record_launches(mod: IRModule, name: str, shapes: list[tuple[int, ...]]) -> list[str]:
     """The kernels that the VM really calls when `name` runs, in order."""
     vm = expect.machine(mod)
     seen: list[str] = []
@@ -518,8 +519,8 @@ def _launched(mod: IRModule, name: str, shapes: list[tuple[int, ...]]) -> list[s
     return seen
 
 
-def _launches(impl, mod: IRModule) -> dict[str, int]:
-    given, before = expect.copy_of(mod), expect.copy_of(mod)
+def _count_launches(impl, mod: IRModule) -> dict[str, int]:
+    given, before = mod.clone(), mod.clone()
     result = impl.launches(given)
     expect.unchanged(given, before, "launches")
     wanted = 'a dict such as {"main": 3}'
@@ -536,10 +537,10 @@ def _launches(impl, mod: IRModule) -> dict[str, int]:
 
 def test_1_3_agrees_with_the_vm(impl) -> None:
     """launches counts the kernels that the VM calls: a view is none, a kernel called twice is two"""
-    kernels = _launched(Views, "main", [(4, 6), (3, 8)])
+    kernels = _record_launches(Views, "main", [(4, 6), (3, 8)])
     what = f"launches gives another number than the virtual machine, which called {', '.join(kernels)}."
     why = "A view launches no kernel. A kernel called twice is two launches, and an unused call is launched too."
-    yours = _launches(impl, Views)
+    yours = _count_launches(impl, Views)
     has_main = "launches has no entry for `main`, the module's only Relax function."
     wanted = '{"main": the number of its launches}'
     LAUNCHES.that("main" in yours, has_main, expected=wanted, yours=repr(yours))
@@ -549,7 +550,7 @@ def test_1_3_agrees_with_the_vm(impl) -> None:
 def test_1_3_counts_each_function_by_itself(impl) -> None:
     """each Relax function has its own number, which may be zero, without the launches of functions that it calls"""
     LAUNCHES.equal(
-        _launches(impl, Mixed),
+        _count_launches(impl, Mixed),
         {"forward": 5, "helper": 2, "same": 0},
         "launches is wrong for a module with three Relax functions.",
         why="forward launches scale twice, add, negate and a library's sort; helper launches exp and add; "
@@ -561,7 +562,7 @@ def test_1_3_counts_both_branches(impl) -> None:
     """the launches in both branches of an `if` count"""
     what = "launches is wrong for a function with an `if`."
     why = "launches counts what is in the code, so both branches count, though one run takes only one."
-    LAUNCHES.equal(_launches(impl, Branches), {"choose": 4}, what, why=why)
+    LAUNCHES.equal(_count_launches(impl, Branches), {"choose": 4}, what, why=why)
 
 
 def test_1_3_fills_the_scoreboard(impl) -> None:
@@ -610,7 +611,7 @@ ONE_LEFT = (
 )
 
 
-def _pairs(cases: dict[str, tuple]) -> IRModule:
+def _make_pairs(cases: dict[str, tuple]) -> IRModule:
     """One function per case: permute_dims(permute_dims(exp(x), inner), outer), and one more exp."""
     functions = [
         f"""
@@ -624,7 +625,7 @@ def {name}(x: {(*shape, "float32")}):
     return relax_module("".join(functions))
 
 
-def _drop(impl, mod: IRModule, title: str, **looks) -> IRModule:
+def _judge_drop(impl, mod: IRModule, title: str, **looks) -> IRModule:
     """The module after DropDoubleTranspose. A second run may find more, where the first has joined two blocks."""
     looks = {"why_numbers": RESTORED, "read": REWRITE, "settles": False, **looks}
     return judge_pass(impl.DropDoubleTranspose(), mod, "DropDoubleTranspose", title, **looks)
@@ -636,11 +637,11 @@ RESTORED = (
 )
 
 
-def _axes(case: tuple) -> str:
+def _describe_axes(case: tuple) -> str:
     return f"inner axes {case[1]}, outer axes {case[2]}, on a tensor of rank {len(case[0])}"
 
 
-def _why_none_gone(impl, case: tuple) -> str:
+def _explain_what_stays(impl, case: tuple) -> str:
     """Which part of the answer left both transposes of `case`, as far as `axes_cancel` tells."""
     _, inner, outer = case
     try:
@@ -693,28 +694,29 @@ def test_1_4_says_which_axes_cancel(impl) -> None:
 def test_1_4_drops_pairs_that_cancel(impl) -> None:
     """two transposes that cancel both disappear, and the numbers stay the same"""
 
-    def none_is_left(after: IRModule) -> None:
+    def check_none_is_left(after: IRModule) -> None:
         for name, case in CANCEL.items():
-            left = _transposes(after, name)
-            what = f"DropDoubleTranspose left {left} of two transposes that cancel: {_axes(case)}."
-            REWRITE.equal(left, 0, what, why=ONE_LEFT if left == 1 else _why_none_gone(impl, case))
+            left = _count_transposes(after, name)
+            what = f"DropDoubleTranspose left {left} of two transposes that cancel: {_describe_axes(case)}."
+            why = ONE_LEFT if left == 1 else _explain_what_stays(impl, case)
+            REWRITE.equal(left, 0, what, why=why)
 
-    _drop(impl, _pairs(CANCEL), "two transposes that cancel", fires=none_is_left)
+    _judge_drop(impl, _make_pairs(CANCEL), "two transposes that cancel", fires=check_none_is_left)
 
 
 def test_1_4_leaves_pairs_that_do_not(impl) -> None:
     """two transposes that do not cancel stay, and so does a single one"""
 
-    def some_are_left(after: IRModule) -> None:
+    def check_some_are_left(after: IRModule) -> None:
         for name, case in REMAIN.items():
-            what = f"DropDoubleTranspose dropped two transposes that do not cancel: {_axes(case)}."
+            what = f"DropDoubleTranspose dropped two transposes that do not cancel: {_describe_axes(case)}."
             wanted = "both stay, or one with the axes of both"
             why = "The next operator would read x with its dimensions in another order. In a cube no shape changes."
-            left = _transposes(after, name)
+            left = _count_transposes(after, name)
             NOT_FIRE.that(left > 0, what, expected=wanted, yours="none is left", why=why)
 
     title = "two transposes that do not cancel"
-    _drop(impl, _pairs(REMAIN), title, fires=some_are_left, read=NOT_FIRE)
+    _judge_drop(impl, _make_pairs(REMAIN), title, fires=check_some_are_left, read=NOT_FIRE)
 
 
 def test_1_4_needs_no_known_rank(impl) -> None:
@@ -725,7 +727,7 @@ def main(x: R.Tensor(dtype="float32")):
     back = R.permute_dims(turned)
 """)
     title = "two transposes with axes=None, of a tensor whose rank is not known"
-    _drop(impl, mod, title, calls={"permute_dims": 0}, runs=False)
+    _judge_drop(impl, mod, title, calls={"permute_dims": 0}, runs=False)
 
 
 # inner transposes that something else uses, block outputs, and calls outside of dataflow
@@ -818,15 +820,15 @@ LEFT = {
 def test_1_4_keeps_what_has_other_users(impl) -> None:
     """users, aliases, chains, block outputs, private functions: only what cancels goes, and saves two launches"""
 
-    def as_many_are_left(after: IRModule) -> None:
+    def check_how_many_are_left(after: IRModule) -> None:
         for name, (left, why) in LEFT.items():
             what = f"After DropDoubleTranspose, the function `{name}` has the wrong number of transposes."
-            REWRITE.equal(_transposes(after, name), left, what, why=why[0].upper() + why[1:] + ".")
+            found = _count_transposes(after, name)
+            REWRITE.equal(found, left, what, why=why[0].upper() + why[1:] + ".")
 
-    fewer = "launches of `through_an_alias`", lambda mod: _kernel_calls(mod, "through_an_alias"), 2
-    _drop(
-        impl, Users, "a module of many functions", fires=as_many_are_left, settles=True, fewer=fewer
-    )
+    fewer = "launches of `through_an_alias`", lambda mod: _count_kernels(mod, "through_an_alias"), 2
+    looks = {"fires": check_how_many_are_left, "settles": True, "fewer": fewer}
+    _judge_drop(impl, Users, "a module of many functions", **looks)
 
 
 # the inner transpose, or an alias of it, is the output of a dataflow block; what it transposes is not
@@ -875,7 +877,7 @@ def in_a_branch(x: (4, 4)):
 
 def test_1_4_uses_what_is_visible(impl) -> None:
     """x is used only where it is in scope; a DataflowVar is not in scope after its block"""
-    _drop(impl, Edges, "transposes in two dataflow blocks", read=NOT_FIRE)
+    _judge_drop(impl, Edges, "transposes in two dataflow blocks", read=NOT_FIRE)
 
 
 # two pairs, one after the other; the annotated types say less than is known once the first pair is gone
@@ -894,7 +896,7 @@ def test_1_4_goes_into_arguments(impl) -> None:
     """the users of a rewritten call get the new variable, also where its type became more exact"""
     why = "Each pair cancels by itself. Begin visit_call_ with call = super().visit_call_(call), and use that call."
     title = "two pairs that follow each other, with exp between them"
-    _drop(impl, Successive, title, calls={"permute_dims": 0}, runs=False, why=why)
+    _judge_drop(impl, Successive, title, calls={"permute_dims": 0}, runs=False, why=why)
 
 
 # a kernel writes into x between the two transposes of x: by another name in a branch, and two functions further down
@@ -973,17 +975,17 @@ def in_place(start: (4, 4)):
 def test_1_4_minds_what_is_overwritten(impl) -> None:
     """x is not read after a kernel or a packed function may have written into it"""
 
-    def the_other_is_rewritten(after: IRModule) -> None:
-        left = _transposes(after, "writes_nothing")
+    def check_the_other(after: IRModule) -> None:
+        left = _count_transposes(after, "writes_nothing")
         what = f"DropDoubleTranspose left {left} transposes in a function that writes nothing; only others do."
         NOT_FIRE.equal(left, 0, what, why="Decide for each function by itself.")
 
     title = "a function that writes into x between the two"
-    _drop(impl, Overwritten, title, fires=the_other_is_rewritten, read=NOT_FIRE)
+    _judge_drop(impl, Overwritten, title, fires=check_the_other, read=NOT_FIRE)
     title = "functions that give x to a packed function between the two"
     why = "An impure call, and an operator in IN_PLACE, may write into a tensor that it is given. Then x is no longer "
     why += "what `turned` was made of."
-    _drop(impl, Lent, title, calls={"permute_dims": 6}, runs=False, why=why, read=NOT_FIRE)
+    _judge_drop(impl, Lent, title, calls={"permute_dims": 6}, runs=False, why=why, read=NOT_FIRE)
 
 
 # bindings whose variables are unused, but which have an effect
@@ -1006,7 +1008,7 @@ def sized(x: R.Tensor(dtype="float32", ndim=2)) -> R.Tensor(dtype="float32", ndi
 """)
 
 
-def _effects(mod: IRModule) -> dict[str, int]:
+def _count_effects(mod: IRModule) -> dict[str, int]:
     """The calls of R.print and the match_casts in each function."""
     prints, found = tvm.ir.Op.get("relax.print"), {}
     for name, func in mod.functions_items():
@@ -1021,9 +1023,10 @@ def test_1_4_keeps_what_does_something(impl) -> None:
         "A print has an effect. A match_cast checks sizes at run time, and defines symbolic sizes. "
     )
     why += "relax.analysis.remove_all_unused keeps both."
-    title, kept = "functions with an unused R.print and an unused match_cast", _effects(Unused)
-    looks = {"calls": kept, "count": _effects, "runs": False, "why": why, "read": NOT_FIRE}
-    _drop(impl, Unused, title, **looks)
+    title = "functions with an unused R.print and an unused match_cast"
+    kept = _count_effects(Unused)
+    looks = {"calls": kept, "count": _count_effects, "runs": False, "why": why, "read": NOT_FIRE}
+    _judge_drop(impl, Unused, title, **looks)
 
 
 # no pair, and a call whose result is unused; transposes of a constant, of an item of a tuple, of the result of an `if`
@@ -1045,7 +1048,7 @@ def others(x: (4, 4), pair: R.Tuple(R.Tensor((4, 4), "float32"), R.Tensor((4, 4)
 """)
 
 
-def _sharing_variables() -> IRModule:
+def _share_variables() -> IRModule:
     """`first` binds y to a transpose of x; for `second`, y is a parameter. Both are the same Var."""
     matrix = relax.TensorType((4, 4), "float32")
     x, y, z = (relax.Var(name, matrix) for name in "xyz")
@@ -1062,7 +1065,7 @@ def _sharing_variables() -> IRModule:
 
 def test_1_4_leaves_all_else_alone(impl) -> None:
     """functions, attributes of functions and module, and modules without a pair stay as they are"""
-    after = _drop(impl, Users, "a module of many functions", runs=False)
+    after = _judge_drop(impl, Users, "a module of many functions", runs=False)
     names, left = ({name.name_hint for name in mod.get_global_vars()} for mod in (Users, after))
     NOT_FIRE.that(
         left == names,
@@ -1088,29 +1091,29 @@ def test_1_4_leaves_all_else_alone(impl) -> None:
     PURE.that("num_input" in attrs and attrs["num_input"] == 1, what, why=why)
     alone = (
         ("an empty module", IRModule({})),
-        ("the decoder", _decode()),
+        ("the decoder", _make_decode()),
         ("a function with an unused call and one transpose", Alone),
-        ("two functions of one transpose each, which share a variable", _sharing_variables()),
+        ("two functions of one transpose each, which share a variable", _share_variables()),
     )
     for title, mod in alone:
         NOT_FIRE.same_ir(
-            _drop(impl, mod, title, runs=False),
+            _judge_drop(impl, mod, title, runs=False),
             mod,
             f"DropDoubleTranspose changed {title}, where no two transposes follow each other.",
             why="A function without such a pair comes back as it was, with its unused bindings.",
         )
 
 
-def _decode() -> IRModule:
+def _make_decode() -> IRModule:
     return decoder("tiny", functions=["decode"])[0]
 
 
 def observe_1_4(impl):
     def rewrites() -> str:
         """A pass that rewrites nothing: does its mutator, asked alone, rewrite anything?"""
-        mod = _pairs(CANCEL)
-        after = impl.DropDoubleTranspose()(expect.copy_of(mod))
-        if any(_transposes(after, name) < 2 for name in CANCEL):
+        mod = _make_pairs(CANCEL)
+        after = impl.DropDoubleTranspose()(mod.clone())
+        if any(_count_transposes(after, name) < 2 for name in CANCEL):
             return "the pass rewrites"
         functions = [mod[name] for name in CANCEL]
         new = [impl.TransposeDropper(mod).visit_expr(func) for func in functions]
@@ -1118,8 +1121,8 @@ def observe_1_4(impl):
         return f"the pass rewrites nothing, the mutator {'neither' if same else 'does'}"
 
     modules = (
-        _pairs(CANCEL),
-        _pairs(REMAIN),
+        _make_pairs(CANCEL),
+        _make_pairs(REMAIN),
         Users,
         Edges,
         Successive,
@@ -1127,7 +1130,7 @@ def observe_1_4(impl):
         Lent,
         Unused,
         Alone,
-        _sharing_variables(),
+        _share_variables(),
     )
     return [rewrites, *observe_pass(impl.DropDoubleTranspose, *modules, runs=False)]
 
@@ -1173,7 +1176,7 @@ def observe_1_5(impl):
 # --- 1.6 ------------------------------------------------------------------------------------------
 
 
-def _predicted(impl, name: str) -> int | None:
+def _read_prediction(impl, name: str) -> int | None:
     predicted = impl.predicted_launches()
     expect.that(
         isinstance(predicted, dict) and isinstance(predicted.get(name), int | float | np.number),
@@ -1186,8 +1189,8 @@ def _predicted(impl, name: str) -> int | None:
 
 def test_1_6_predicts_small(impl) -> None:
     """the predicted launches of Small's main are those of its kernels"""
-    yours = _predicted(impl, "small")
-    kernels = _launched(Small, "main", [(2, 3, 8), (8, 8)])
+    yours = _read_prediction(impl, "small")
+    kernels = _record_launches(Small, "main", [(2, 3, 8), (8, 8)])
     LAUNCHES.predicted(
         yours,
         len(kernels),
@@ -1199,9 +1202,9 @@ def test_1_6_predicts_small(impl) -> None:
 
 def test_1_6_predicts_decode(impl) -> None:
     """the predicted launches of the tiny decoder's decode are those of its kernels"""
-    real = _kernel_calls(_decode(), "decode")
+    real = _count_kernels(_make_decode(), "decode")
     LAUNCHES.predicted(
-        _predicted(impl, "decode"),
+        _read_prediction(impl, "decode"),
         real,
         "One decode step of the three-layer decoder launches another number of kernels than you predicted.",
         why="Each layer launches the same kernels: those of nn.Linear (a transpose and a matmul), of attention, the "
@@ -1218,7 +1221,7 @@ def observe_1_6(impl):
 # --- 1.7 ------------------------------------------------------------------------------------------
 
 
-def _answer(impl) -> tuple[IRModule, list[np.ndarray]]:
+def _read_counterexample(impl) -> tuple[IRModule, list[np.ndarray]]:
     given = impl.counterexample()
     fits = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], IRModule)
     what = "counterexample() does not return a pair: a module and a list of arrays."
@@ -1242,14 +1245,14 @@ def _differs(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _changes(transform, mod: IRModule) -> bool:
-    return not tvm_ffi.structural_equal(transform(expect.copy_of(mod)), mod)
+    return not tvm_ffi.structural_equal(transform(mod.clone()), mod)
 
 
 def _run_after(transform, mod: IRModule, inputs: list[np.ndarray]) -> np.ndarray:
-    return expect.run(transform(expect.copy_of(mod)), "main", inputs)
+    return expect.run(transform(mod.clone()), "main", inputs)
 
 
-def _result(compute: Callable, what: str, **more: str) -> np.ndarray:
+def _compute_or_fail(compute: Callable, what: str, **more: str) -> np.ndarray:
     """`compute()`; an error of it fails the check with `what`."""
     try:
         return compute()
@@ -1260,9 +1263,9 @@ def _result(compute: Callable, what: str, **more: str) -> np.ndarray:
 
 def test_1_7_is_a_fair_module(impl) -> None:
     """the counterexample is a well-formed module that runs, and the right pass keeps its result"""
-    mod, inputs = _answer(impl)
+    mod, inputs = _read_counterexample(impl)
     expect.well_formed(mod, "counterexample()")
-    plain = _result(
+    plain = _compute_or_fail(
         lambda: expect.run(mod, "main", inputs),
         "Your module does not run on your inputs.",
         expected="arrays of the parameters' shapes and dtypes, and one tensor as the result",
@@ -1273,9 +1276,9 @@ def test_1_7_is_a_fair_module(impl) -> None:
 
 def test_1_7_breaks_the_careless_pass(impl) -> None:
     """after DropAnyDoubleTranspose the same inputs give another result, of the same shape"""
-    mod, inputs = _answer(impl)
+    mod, inputs = _read_counterexample(impl)
     plain = expect.run(mod, "main", inputs)
-    careless = _result(
+    careless = _compute_or_fail(
         lambda: _run_after(DropAnyDoubleTranspose(), mod, inputs),
         "After the careless pass your module no longer runs, so its error would be noticed.",
         expected="a module that runs, with another result",
@@ -1305,7 +1308,7 @@ def test_1_7_breaks_the_careless_pass(impl) -> None:
 def observe_1_7(impl):
     def results(make) -> tuple[np.ndarray, np.ndarray]:
         """What the careless pass gives for inputs made of the answer's, and what is right."""
-        mod, inputs = _answer(impl)
+        mod, inputs = _read_counterexample(impl)
         arrays = [make(np.asarray(array)) for array in inputs]
         careless = _run_after(DropAnyDoubleTranspose(), mod, arrays)
         return careless, expect.run(mod, "main", arrays)
@@ -1316,8 +1319,8 @@ def observe_1_7(impl):
     return [
         lambda: _differs(*results(np.asarray)),
         lambda: _differs(*results(scrambled)),
-        lambda: _changes(DropAnyDoubleTranspose(), _answer(impl)[0]),
-        lambda: _changes(DropDoubleTranspose(), _answer(impl)[0]),
-        lambda: [len(np.unique(array)) > 1 for array in _answer(impl)[1]],
+        lambda: _changes(DropAnyDoubleTranspose(), _read_counterexample(impl)[0]),
+        lambda: _changes(DropDoubleTranspose(), _read_counterexample(impl)[0]),
+        lambda: [len(np.unique(array)) > 1 for array in _read_counterexample(impl)[1]],
         lambda: len({result.shape for result in results(np.asarray)}) == 1,
     ]

@@ -42,39 +42,25 @@ SUMS = "float32 keeps 24 bits; a sum of a few dozen products in another order ag
 # --- modules ----------------------------------------------------------------------------------------
 
 
-def _type(shape, dtype: str | None = "float32") -> relax.TensorType:
-    """Of a tensor; `shape` may be a list of dimensions, a rank, or None for an unknown rank."""
-    if isinstance(shape, list):
-        return relax.TensorType(shape, dtype)
-    return relax.TensorType(dtype=dtype, ndim=-1 if shape is None else shape)
-
-
-def _pair(x, w, axes=None, dtype: str | None = "float32", out_dtype=None) -> IRModule:
+def _make_pair(x, w, axes=None, dtype: str = "float32", out_dtype=None) -> IRModule:
     """main(x, w) = matmul(x, permute_dims(w, axes)), with an attribute of its own.
 
-    x, w: types, or shapes as in `_type`.
+    x, w: shapes of `dtype`, or types as text.
     """
-    x, w = (
-        relax.Var(name, ty if isinstance(ty, relax.TensorType) else _type(ty, dtype))
-        for name, ty in (("x", x), ("w", w))
-    )
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w], attrs={"num_input": 1}):
-        with builder.dataflow():
-            wt = builder.emit(relax.op.permute_dims(w, axes))
-            out = builder.emit_output(relax.op.matmul(x, wt, out_dtype))
-        builder.emit_func_output(out)
-    return builder.get()
+    x, w = (ty if isinstance(ty, str) else (*ty, dtype) for ty in (x, w))
+    return relax_module(f"""
+def main(x: {x}, w: {w}):
+    R.func_attr({{"num_input": 1}})
+    wt = R.permute_dims(w, {axes})
+    out = R.matmul(x, wt, {out_dtype!r})
+""")
 
 
-N, M = (tirx.Var(name, "int64") for name in ("n", "m"))
-
-
-def _array(seed: int, *shape: int, dtype: str = "float32") -> np.ndarray:
+def _draw(seed: int, *shape: int, dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def _swapped(w: np.ndarray) -> np.ndarray:
+def _swap_last_two(w: np.ndarray) -> np.ndarray:
     return np.swapaxes(w.astype("float64"), -1, -2)
 
 
@@ -82,34 +68,26 @@ def operators(mod: IRModule) -> dict[str, int]:
     """Calls of matmul, of permute_dims, and of kernels that hold a block called NT_matmul."""
     found = count_operators(mod)
     called = [mod[name] for func in relax_functions(mod) for name in kernels_called(mod, func)]
-    return {
-        "matmul": found["matmul"],
-        "permute_dims": found["permute_dims"],
-        "NT_matmul": sum("NT_matmul" in _blocks(func) for func in called),
-    }
+    fused = sum("NT_matmul" in _name_blocks(func) for func in called)
+    return {**{name: found[name] for name in ("matmul", "permute_dims")}, "NT_matmul": fused}
 
 
-def _blocks(func: tirx.PrimFunc) -> list[str]:
+def _name_blocks(func: tirx.PrimFunc) -> list[str]:
     return [block.name_hint for block in nodes(func.body, SBlock)]
-
-
-def _kernel_calls(mod: IRModule) -> list[relax.Call]:
-    calls = calls_in(mod["main"])
-    return [call for call in calls if call.op == tvm.ir.Op.get("relax.call_tir")]
 
 
 # --- 3.1 the pattern --------------------------------------------------------------------------------
 
 NAMES = ("product", "transpose", "w", "x")
 PAIRS = {
-    "matmul(x, permute_dims(w))": _pair([4, 6], [5, 6]),
-    "matmul(x, permute_dims(w)) of float16 tensors": _pair([4, 6], [5, 6], None, "float16"),
-    'matmul(x, permute_dims(w, axes=[1, 0]), out_dtype="float16")': _pair(
+    "matmul(x, permute_dims(w))": _make_pair([4, 6], [5, 6]),
+    "matmul(x, permute_dims(w)) of float16 tensors": _make_pair([4, 6], [5, 6], None, "float16"),
+    'matmul(x, permute_dims(w, axes=[1, 0]), out_dtype="float16")': _make_pair(
         [4, 6], [5, 6], [1, 0], out_dtype="float16"
     ),
     "matmul(x, permute_dims(w)) where w and x are constants": relax.transform.BindParams(
         "main", {name: tvm.runtime.tensor(np.ones((5, 6), "float32")) for name in "xw"}
-    )(_pair([5, 6], [5, 6])),
+    )(_make_pair([5, 6], [5, 6])),
     "matmul(permute_dims(x), permute_dims(w))": relax_module(
         "def main(x: (6, 4), w: (5, 6)):\n    out = R.matmul(R.permute_dims(x), R.permute_dims(w))"
     ),
@@ -121,16 +99,16 @@ OTHER_GRAPHS = {  # which are not matmul(x, permute_dims(w))
 }
 
 
-def _other_graph(name: str) -> IRModule:
+def _make_graph(name: str) -> IRModule:
     return relax_module(f"def main(x: (5, 6), w: (5, 7)):\n    out = {OTHER_GRAPHS[name]}")
 
 
-def _found(impl, mod: IRModule) -> list[dict[str, str]]:
+def _find_matches(impl, mod: IRModule) -> list[dict[str, str]]:
     """What the pattern finds in `mod`: for each match, each name with a text for what it stands for."""
     matches = []
 
     def check(context) -> bool:
-        matches.append({name: _text(e) for name, e in sorted(context.annotated_expr.items())})
+        matches.append({name: _describe(e) for name, e in sorted(context.annotated_expr.items())})
         return False
 
     result = impl.transpose_matmul_pattern()
@@ -148,7 +126,7 @@ def _found(impl, mod: IRModule) -> list[dict[str, str]]:
     return matches
 
 
-def _text(expr) -> str:
+def _describe(expr) -> str:
     if isinstance(expr, relax.Call):
         return "call of " + expr.op.name.removeprefix("relax.")
     return getattr(expr, "name", type(expr).__name__)
@@ -156,15 +134,10 @@ def _text(expr) -> str:
 
 def test_3_1_matches_the_pair(impl) -> None:
     """the pattern matches matmul(x, permute_dims(w)) and names its parts"""
-    expected = {
-        "product": "call of matmul",
-        "transpose": "call of permute_dims",
-        "w": "w",
-        "x": "x",
-    }
+    calls = {"product": "call of matmul", "transpose": "call of permute_dims"}
     wanted = "a matmul of any x, whose second argument is a permute_dims of any w"
     why = "The pass leaves a pair that its pattern does not match as it is, and says nothing."
-    matches = {title: _found(impl, mod) for title, mod in PAIRS.items()}
+    matches = {title: _find_matches(impl, mod) for title, mod in PAIRS.items()}
     for title, found in matches.items():
         what = f"Your pattern matches {len(found)} times in {title}. It must match once."
         PATTERN.that(len(found) == 1, what, expected=wanted, why=why)
@@ -175,21 +148,21 @@ def test_3_1_matches_the_pair(impl) -> None:
     titles = list(matches)
     for title, x in ((titles[0], "x"), (titles[-1], "call of permute_dims")):
         what = f"Your names do not stand for the right parts of {title}."
-        PATTERN.equal(matches[title][0], {**expected, "x": x}, what, why=why)
+        PATTERN.equal(matches[title][0], {**calls, "w": "w", "x": x}, what, why=why)
 
 
 def test_3_1_matches_nothing_else(impl) -> None:
     """the pattern does not match any other graph"""
     for name in OTHER_GRAPHS:
-        found = _found(impl, _other_graph(name))
+        found = _find_matches(impl, _make_graph(name))
         what = f"Your pattern also matches {name}."
         why = "The pass would replace that by x times w transposed, which is another computation."
         PATTERN.that(not found, what, expected="no match", yours=str(found), why=why)
 
 
 def observe_3_1(impl):
-    graphs = [*PAIRS.values(), *map(_other_graph, OTHER_GRAPHS), Gram]
-    return [lambda mod=mod: _found(impl, mod) for mod in graphs]
+    graphs = [*PAIRS.values(), *map(_make_graph, OTHER_GRAPHS), Gram]
+    return [lambda mod=mod: _find_matches(impl, mod) for mod in graphs]
 
 
 # --- 3.2 the check ----------------------------------------------------------------------------------
@@ -215,14 +188,14 @@ NO_SWAPS = [  # shape of w, other axes, what they are
 ]
 
 
-def _asked(impl, w_shape: list[int], axes) -> bool:
+def _ask_axes(impl, w_shape: list[int], axes) -> bool:
     """What may_fuse answers for these axes of w, and an x that fits."""
     rank = len(w_shape)
     order = list(range(rank))[::-1] if axes is None else [axis % rank for axis in axes]
-    return _asked_of(impl, _pair([7, w_shape[order[-2]]], w_shape, axes))
+    return _ask(impl, _make_pair([7, w_shape[order[-2]]], w_shape, axes))
 
 
-def _asked_of(impl, mod: IRModule) -> bool:
+def _ask(impl, mod: IRModule) -> bool:
     """What may_fuse answers for the pair in `mod`."""
     transpose, product = (b.value for b in mod["main"].body.blocks[0].bindings[-2:])
     return bool(impl.may_fuse(transpose, product))
@@ -234,15 +207,15 @@ def test_3_2_fires_on_every_spelling(impl) -> None:
         what = f"Your may_fuse refuses axes={axes} on a w of {len(shape)} dimensions, with an x of two."
         wanted = "True: these axes exchange the last two dimensions (-1 is the last one) and keep the others"
         why = "Models write the same transpose in all these ways. One that you miss is computed at every step."
-        PATTERN.that(_asked(impl, shape, axes), what, expected=wanted, why=why)
+        PATTERN.that(_ask_axes(impl, shape, axes), what, expected=wanted, why=why)
 
 
 MORE_PAIRS = {  # that the kernel can replace
-    "an x of one dimension with a w of three": _pair([6], [3, 5, 6], [0, 2, 1]),
-    "an x of more dimensions than w": _pair([2, 7, 6], [5, 6]),
-    "an x of 3 batches with a w of 1": _pair([3, 7, 6], [1, 5, 6], [0, 2, 1]),
-    "an x and a w of n rows and m columns, symbolic sizes": _pair([N, M], [N, M]),
-    "int32 tensors": _pair([7, 6], [5, 6], [1, 0], "int32"),
+    "an x of one dimension with a w of three": _make_pair([6], [3, 5, 6], [0, 2, 1]),
+    "an x of more dimensions than w": _make_pair([2, 7, 6], [5, 6]),
+    "an x of 3 batches with a w of 1": _make_pair([3, 7, 6], [1, 5, 6], [0, 2, 1]),
+    "an x and a w of n rows and m columns, symbolic sizes": _make_pair(["n", "m"], ["n", "m"]),
+    "int32 tensors": _make_pair([7, 6], [5, 6], [1, 0], "int32"),
     "x @ x.T of an x that has no columns": relax_module(
         "def main(x: (4, 0)):\n    out = R.matmul(x, R.permute_dims(x))"
     ),
@@ -254,7 +227,7 @@ def test_3_2_fires_on_other_operands(impl) -> None:
     """accepts every x, dtype and size that the kernel can serve"""
     for what, mod in MORE_PAIRS.items():
         PATTERN.that(
-            _asked_of(impl, mod),
+            _ask(impl, mod),
             f"Your may_fuse refuses {what}.",
             expected="True: the types are known, and the axes exchange the last two dimensions of w",
             why="The pass leaves a pair that may_fuse refuses as it is. Its transpose is then computed at every step.",
@@ -265,7 +238,7 @@ def test_3_2_refuses_other_permutations(impl) -> None:
     """refuses every permutation that does more than exchange the last two dimensions"""
     for shape, axes, what in NO_SWAPS:
         NOT_FIRE.that(
-            not _asked(impl, shape, axes),
+            not _ask_axes(impl, shape, axes),
             f"Your may_fuse accepts {what}: axes={axes} on a w of {len(shape)} dimensions.",
             expected="False",
             why="The kernel reads w[…, j, k], with the batch indices unchanged. For any other permutation this is "
@@ -274,19 +247,21 @@ def test_3_2_refuses_other_permutations(impl) -> None:
 
 
 UNTYPED = {
-    "w of unknown rank": _pair([7, 6], None),
-    "w of rank 2 and unknown shape": _pair([7, 6], 2, [1, 0]),
-    "w of unknown dtype": _pair([7, 6], [5, 6], dtype=None),
-    "x of rank 2 and unknown shape": _pair(2, [5, 6]),
-    "x of unknown rank": _pair(None, [5, 6], [1, 0]),
-    "w of unknown dtype, where out_dtype types the product": _pair(
-        [7, 6], _type([5, 6], None), [1, 0], out_dtype="float32"
+    "w of unknown rank": _make_pair([7, 6], "R.Tensor(dtype='float32')"),
+    "w of rank 2 and unknown shape": _make_pair(
+        [7, 6], "R.Tensor(dtype='float32', ndim=2)", [1, 0]
     ),
-    "x of unknown dtype, where out_dtype types the product": _pair(
-        _type([7, 6], None), [5, 6], [1, 0], out_dtype="float32"
+    "w of unknown dtype": _make_pair("R.Tensor((7, 6))", "R.Tensor((5, 6))"),
+    "x of rank 2 and unknown shape": _make_pair("R.Tensor(dtype='float32', ndim=2)", [5, 6]),
+    "x of unknown rank": _make_pair("R.Tensor(dtype='float32')", [5, 6], [1, 0]),
+    "w of unknown dtype, where out_dtype types the product": _make_pair(
+        [7, 6], "R.Tensor((5, 6))", [1, 0], out_dtype="float32"
     ),
-    "a product of unknown shape, since the batches n and m may differ": _pair(
-        [N, 7, 6], [M, 5, 6], [0, 2, 1]
+    "x of unknown dtype, where out_dtype types the product": _make_pair(
+        "R.Tensor((7, 6))", [5, 6], [1, 0], out_dtype="float32"
+    ),
+    "a product of unknown shape, since the batches n and m may differ": _make_pair(
+        ["n", 7, 6], ["m", 5, 6], [0, 2, 1]
     ),
 }
 
@@ -295,7 +270,7 @@ def test_3_2_refuses_what_has_no_type(impl) -> None:
     """refuses operands whose shape or dtype is not known"""
     for what, mod in UNTYPED.items():
         NOT_FIRE.that(
-            not _asked_of(impl, mod),
+            not _ask(impl, mod),
             f"Your may_fuse accepts {what}.",
             expected="False: `is_typed` says whether a type is known",
             why="A PrimFunc needs buffers of a known shape and dtype. Without them step 2 raises an error and stops "
@@ -307,7 +282,7 @@ def test_3_2_refuses_vectors(impl) -> None:
     """refuses a w of one dimension, which has no last two"""
     for axes in (None, [0]):
         NOT_FIRE.that(
-            not _asked_of(impl, _pair([7, 6], [6], axes)),
+            not _ask(impl, _make_pair([7, 6], [6], axes)),
             f"Your may_fuse accepts axes={axes} on a w of one dimension.",
             expected="False: there are no two dimensions to exchange",
             why="permute_dims of a vector is legal and does nothing. The kernel would read w[j, k], and w has one "
@@ -317,9 +292,9 @@ def test_3_2_refuses_vectors(impl) -> None:
 
 def observe_3_2(impl):
     cases = [*SPELLINGS, *((shape, axes) for shape, axes, _ in NO_SWAPS)]
-    asked = [partial(_asked, impl, shape, axes) for shape, axes in cases]
+    asked = [partial(_ask_axes, impl, shape, axes) for shape, axes in cases]
     modules = *UNTYPED.values(), *MORE_PAIRS.values()
-    return [*asked, lambda: [_asked_of(impl, mod) for mod in modules]]
+    return [*asked, lambda: [_ask(impl, mod) for mod in modules]]
 
 
 # --- 3.3 the compute --------------------------------------------------------------------------------
@@ -339,7 +314,7 @@ COMPUTES = [
 ]
 
 
-def _kernel(impl, w_shape, x_shape, dtype="float32", out_dtype="float32") -> tirx.PrimFunc:
+def _make_kernel(impl, w_shape, x_shape, dtype="float32", out_dtype="float32") -> tirx.PrimFunc:
     w = te.placeholder(w_shape, dtype, name="w")
     x = te.placeholder(x_shape, dtype, name="x")
     return te.create_prim_func([w, x, impl.nt_matmul(w, x, out_dtype)], "int64")
@@ -363,24 +338,24 @@ def _run_kernel(func, w, x, shape, out_dtype="float32") -> np.ndarray:
 
 def test_3_3_multiplies_two_matrices(impl) -> None:
     """for two matrices, shape and numbers are those of matmul"""
-    _has_the_shape(impl, *COMPUTES[0])
-    _has_the_numbers(impl, *COMPUTES[0])
+    _check_shape(impl, *COMPUTES[0])
+    _check_numbers(impl, *COMPUTES[0])
 
 
 def test_3_3_has_the_shape_of_the_product(impl) -> None:
     """the result has the shape that matmul gives, for one row and for batches"""
     for w_shape, x_shape in COMPUTES[1:]:
-        _has_the_shape(impl, w_shape, x_shape)
+        _check_shape(impl, w_shape, x_shape)
 
 
-def _has_the_shape(impl, w_shape, x_shape) -> None:
+def _check_shape(impl, w_shape, x_shape) -> None:
     shape = np.matmul(np.zeros(x_shape), np.swapaxes(np.zeros(w_shape), -1, -2)).shape
     what = f"Your nt_matmul gives the wrong shape for w {tuple(w_shape)} and x {tuple(x_shape)}."
     why = "call_te takes the type of the new call from this shape, and all later bindings rely on that type."
-    KERNEL.equal(_shape_of(impl, w_shape, x_shape, shape), shape, what, why=why)
+    KERNEL.equal(_compute_shape(impl, w_shape, x_shape, shape), shape, what, why=why)
 
 
-def _shape_of(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
+def _compute_shape(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
     """The shape nt_matmul gives; where it raises, a CheckFailed that says for which operands."""
     w, x = te.placeholder(w_shape, name="w"), te.placeholder(x_shape, name="x")
     try:
@@ -406,14 +381,14 @@ def _shape_of(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
 def test_3_3_computes_the_product(impl) -> None:
     """the numbers are those of matmul, for one row, for batches and for a repeated batch"""
     for w_shape, x_shape in COMPUTES[1:]:
-        _has_the_numbers(impl, w_shape, x_shape)
+        _check_numbers(impl, w_shape, x_shape)
 
 
-def _has_the_numbers(impl, w_shape, x_shape) -> None:
-    w, x = _array(1, *w_shape), _array(2, *x_shape)
-    expected = np.matmul(x.astype("float64"), _swapped(w))
+def _check_numbers(impl, w_shape, x_shape) -> None:
+    w, x = _draw(1, *w_shape), _draw(2, *x_shape)
+    expected = np.matmul(x.astype("float64"), _swap_last_two(w))
     KERNEL.close(
-        _run_kernel(_kernel(impl, w_shape, x_shape), w, x, expected.shape),
+        _run_kernel(_make_kernel(impl, w_shape, x_shape), w, x, expected.shape),
         expected,
         f"Your nt_matmul gives other numbers than matmul for w {tuple(w_shape)} and x {tuple(x_shape)}.",
         why="The sum runs along the last index of w and of x, and `batch_index` says which batch of each to read. "
@@ -423,16 +398,16 @@ def _has_the_numbers(impl, w_shape, x_shape) -> None:
 
 def test_3_3_takes_symbolic_sizes(impl) -> None:
     """one kernel serves any number of rows and any batch"""
-    found, expected = _symbolic_product(impl)
+    found, expected = _run_symbolic(impl)
     what = "Your nt_matmul gives wrong numbers for w (n, k) and x (b, m, k), called with n = 7, k = 5, b = 2 and m = 3."
     KERNEL.close(found, expected, what)
 
 
-def _symbolic_product(impl) -> tuple[np.ndarray, np.ndarray]:
+def _run_symbolic(impl) -> tuple[np.ndarray, np.ndarray]:
     """What a kernel all of whose sizes are symbolic gives, and the product."""
     n, k, b, m = (tirx.Var(name, "int64") for name in "nkbm")
     try:
-        func = _kernel(impl, [n, k], [b, m, k])
+        func = _make_kernel(impl, [n, k], [b, m, k])
     except TypeError as error:
         raise KERNEL.failed(
             f"Your nt_matmul raises {last_line(error)} for w (n, k) and x (b, m, k), whose sizes are symbolic.",
@@ -440,13 +415,13 @@ def _symbolic_product(impl) -> tuple[np.ndarray, np.ndarray]:
             yours=where(error, impl._path),
             why="A dimension may be a variable, such as n. A shape and a reduce axis take it as it is.",
         ) from None
-    w, x = _array(3, 7, 5), _array(4, 2, 3, 5)
-    return _run_kernel(func, w, x, (2, 3, 7)), np.matmul(x.astype("float64"), _swapped(w))
+    w, x = _draw(3, 7, 5), _draw(4, 2, 3, 5)
+    return _run_kernel(func, w, x, (2, 3, 7)), np.matmul(x.astype("float64"), _swap_last_two(w))
 
 
 def test_3_3_is_called_by_its_name(impl) -> None:
     """the kernel is one block, which is called NT_matmul"""
-    names = [name for name in _blocks(_kernel(impl, [7, 5], [4, 5])) if name != "root"]
+    names = [name for name in _name_blocks(_make_kernel(impl, [7, 5], [4, 5])) if name != "root"]
     what = "No block of your kernel is called NT_matmul."
     wanted = 'te.compute(…, name="NT_matmul")'
     why = "A schedule finds its block by name. Those of chapter 5 ask for NT_matmul."
@@ -462,7 +437,7 @@ def test_3_3_casts_before_it_multiplies(impl) -> None:
     """operands are cast to out_dtype before the product, and the sum is kept in it"""
     for dtype, out_dtype in (("float16", "float32"), ("float32", "float16")):
         KERNEL.equal(
-            _dtype_of(impl, dtype, out_dtype),
+            _compute_dtype(impl, dtype, out_dtype),
             out_dtype,
             f"Your nt_matmul gives the wrong dtype for {dtype} operands with out_dtype {out_dtype}.",
             why="The result has the dtype that product and sum have. Cast both operands, and both to out_dtype.",
@@ -474,12 +449,12 @@ def test_3_3_casts_before_it_multiplies(impl) -> None:
         what = (
             f"Your nt_matmul gives a wrong product of {dtype} operands with out_dtype {out_dtype}."
         )
-        found = _constant_product(impl, dtype, out_dtype, value)
+        found = _multiply_constants(impl, dtype, out_dtype, value)
         why += " So cast before you multiply."
         KERNEL.close(found, np.full((4, 7), 5.0 * right), what, why=why)
 
 
-def _dtype_of(impl, dtype: str, out_dtype: str) -> str:
+def _compute_dtype(impl, dtype: str, out_dtype: str) -> str:
     """The dtype of the result that nt_matmul gives."""
     w, x = te.placeholder([7, 5], dtype, name="w"), te.placeholder([4, 5], dtype, name="x")
     return str(impl.nt_matmul(w, x, out_dtype).dtype)
@@ -487,9 +462,9 @@ def _dtype_of(impl, dtype: str, out_dtype: str) -> str:
 
 def observe_3_3(impl):
     def numbers(w_shape, x_shape, dtype="float32", out="float32"):
-        func = _kernel(impl, w_shape, x_shape, dtype, out)
+        func = _make_kernel(impl, w_shape, x_shape, dtype, out)
         shape = [int(d) for d in func.params[-1].shape]
-        w, x = _array(1, *w_shape, dtype=dtype), _array(2, *x_shape, dtype=dtype)
+        w, x = _draw(1, *w_shape, dtype=dtype), _draw(2, *x_shape, dtype=dtype)
         return np.round(_run_kernel(func, 100 * w, 100 * x, shape, out) / 1e4, 2).tolist()
 
     return [
@@ -498,18 +473,18 @@ def observe_3_3(impl):
         lambda: numbers([3, 7, 5], [1, 4, 5]),
         lambda: numbers([1, 7, 5], [3, 4, 5]),
         lambda: numbers([7, 5], [4, 5], "float16", "float32"),
-        lambda: _constant_product(impl, "float16", "float32", 300).tolist(),
-        lambda: _constant_product(impl, "float32", "int32", 1.5).tolist(),
-        lambda: _dtype_of(impl, "float64", "float16"),
-        lambda: _symbolic_product(impl)[0].shape,
-        lambda: _blocks(_kernel(impl, [7, 5], [4, 5])),
+        lambda: _multiply_constants(impl, "float16", "float32", 300).tolist(),
+        lambda: _multiply_constants(impl, "float32", "int32", 1.5).tolist(),
+        lambda: _compute_dtype(impl, "float64", "float16"),
+        lambda: _run_symbolic(impl)[0].shape,
+        lambda: _name_blocks(_make_kernel(impl, [7, 5], [4, 5])),
     ]
 
 
-def _constant_product(impl, dtype: str, out_dtype: str, value: float) -> np.ndarray:
+def _multiply_constants(impl, dtype: str, out_dtype: str, value: float) -> np.ndarray:
     """What the kernel gives for operands all of whose elements are `value`."""
     w, x = np.full((7, 5), value, dtype), np.full((4, 5), value, dtype)
-    func = _kernel(impl, [7, 5], [4, 5], dtype, out_dtype)
+    func = _make_kernel(impl, [7, 5], [4, 5], dtype, out_dtype)
     return _run_kernel(func, w, x, (4, 7), out_dtype)
 
 
@@ -522,9 +497,10 @@ def main(x: (4, 6)):
 """)
 
 
-def _constant_weight() -> IRModule:
-    w = tvm.runtime.tensor(_array(5, 7, 6))
-    return relax.transform.BindParams("main", {"w": w})(_pair([4, 6], [7, 6]))
+def _bind_weight(mod: IRModule) -> IRModule:
+    """`mod` with a constant for w, (7, 6)."""
+    w = tvm.runtime.tensor(_draw(5, 7, 6))
+    return relax.transform.BindParams("main", {"w": w})(mod)
 
 
 # `a` is declared with n * 3 rows, and its value has n * 2 + n. So a mutator that changes the value makes a new variable
@@ -601,10 +577,10 @@ ONE = {"matmul": 0, "permute_dims": 0, "NT_matmul": 1}
 WASTE = "A transpose that stays reads and writes the whole weight at every step."
 
 
-def _fuse(impl, mod: IRModule, title: str, **looks) -> IRModule:
+def _judge(impl, mod: IRModule, title: str, **looks) -> IRModule:
     """The module after FuseTransposeMatmul."""
 
-    def removes_composites(result: IRModule) -> None:
+    def check_composites(result: IRModule) -> None:
         """Fail if a function that `group` has made is left."""
         left = sorted({gv.name_hint for gv in result.get_global_vars()} & _composites(mod))
         what = f"Your pass leaves composites that `group` made for {title} in the module."
@@ -612,17 +588,9 @@ def _fuse(impl, mod: IRModule, title: str, **looks) -> IRModule:
         why += "that nothing calls is compiled too, and every later pass visits it."
         KERNEL.that(not left, what, expected="none of them", yours=", ".join(left), why=why)
 
-    one, looks = (
-        impl.FuseTransposeMatmul(),
-        {
-            "count": operators,
-            "read": KERNEL,
-            "fires": removes_composites,
-            "settles": False,
-            **looks,
-        },
-    )
-    return judge_pass(one, mod, "FuseTransposeMatmul", title, **looks)
+    usual = {"count": operators, "read": KERNEL, "fires": check_composites, "settles": False}
+    looks = {**usual, **looks}
+    return judge_pass(impl.FuseTransposeMatmul(), mod, "FuseTransposeMatmul", title, **looks)
 
 
 def _composites(mod: IRModule) -> set[str]:
@@ -635,9 +603,10 @@ def _composites(mod: IRModule) -> set[str]:
 
 def test_3_4_makes_one_kernel(impl) -> None:
     """the pair becomes one call_tir of an NT_matmul, w first, then x"""
-    mod, title = _pair([4, 6], [7, 6]), "matmul(x, permute_dims(w))"
-    result = _fuse(impl, mod, title, calls=ONE, runs=False, why=WASTE)
-    (call,) = _kernel_calls(result)
+    mod, title = _make_pair([4, 6], [7, 6]), "matmul(x, permute_dims(w))"
+    result = _judge(impl, mod, title, calls=ONE, runs=False, why=WASTE)
+    call_tir = tvm.ir.Op.get("relax.call_tir")
+    (call,) = (call for call in calls_in(result["main"]) if call.op == call_tir)
     what = "Your kernel's PrimFunc is not called NT_matmul."
     why = (
         "call_te names a PrimFunc after the Python function, unless you give `primfunc_name_hint`."
@@ -650,9 +619,10 @@ def test_3_4_makes_one_kernel(impl) -> None:
 
 def test_3_4_takes_operands_from_their_parameters(impl) -> None:
     """it fuses a product of one tensor with itself, and one whose weight is a constant"""
-    for title, mod in {"x @ x.T": Gram, "a constant w": _constant_weight()}.items():
+    constant = _bind_weight(_make_pair([4, 6], [7, 6]))
+    for title, mod in {"x @ x.T": Gram, "a constant w": constant}.items():
         try:
-            _fuse(impl, mod, title, calls=ONE, settles=True, why=WASTE)
+            _judge(impl, mod, title, calls=ONE, settles=True, why=WASTE)
         except (IndexError, ValueError) as error:
             raise KERNEL.failed(
                 f"Your pass raises {last_line(error)} on {title}.",
@@ -666,14 +636,15 @@ def test_3_4_keeps_the_numbers(impl) -> None:
     """same numbers as unfused, for batches, one row, a symbolic size and another out_dtype"""
     for x, w, *kinds in (
         ([6], [7, 6], None, "float32", None),
-        ([N, 6], [7, 6], [-1, 0], "float32", None),
+        (["n", 6], [7, 6], [-1, 0], "float32", None),
         ([2, 4, 6], [2, 7, 6], [0, 2, 1], "float32", None),
         ([4, 6], [7, 6], [1, 0], "float16", "float32"),
         ([4, 6], [7, 6], None, "float16", None),
     ):
         axes, dtype, out_dtype = kinds
-        title = f"x {x}, w {w}, axes {axes}, {dtype} to {out_dtype or dtype}"
-        _fuse(impl, _pair(x, w, *kinds), title, calls=ONE, settles=True, why=WASTE)
+        shape = ", ".join(map(str, x))
+        title = f"x [{shape}], w {w}, axes {axes}, {dtype} to {out_dtype or dtype}"
+        _judge(impl, _make_pair(x, w, *kinds), title, calls=ONE, settles=True, why=WASTE)
 
 
 def test_3_4_uses_the_variables_of_the_new_function(impl) -> None:
@@ -695,25 +666,19 @@ def test_3_4_touches_nothing_else(impl) -> None:
     why += "generator of a library will look for the two operators."
     title = "a module with a private function and one that a library has claimed"
     calls = {"matmul": 1, "permute_dims": 1, "NT_matmul": 1}
-    result = _fuse(impl, Several, title, calls=calls, runs=False, why=why, read=NOT_FIRE)
+    result = _judge(impl, Several, title, calls=calls, runs=False, why=why, read=NOT_FIRE)
     what = "Your pass changed the attributes of a function."
     yours = str(diff(Several["forward"], result["forward"]))
     expect.that(dict(result["forward"].attrs) == dict(Several["forward"].attrs), what, yours=yours)
-    result = _fuse(impl, Bystanders, "a module with functions that main does not call")
+    result = _judge(impl, Bystanders, "a module with functions that main does not call")
     kept = {gv.name_hint for gv in result.get_global_vars()}
     lost = sorted({gv.name_hint for gv in Bystanders.get_global_vars()} - kept)
     what = "Your pass deletes functions that are not its composites."
     why = "Only the functions in `composites` may go. A name or an attribute may be another pass's too."
-    NOT_FIRE.that(
-        not lost,
-        what,
-        expected="every function of the given module",
-        yours=f"without {lost}",
-        why=why,
-    )
-    before, after = (
-        (dict(one.attrs or {}), sorted(one.global_infos)) for one in (Bystanders, result)
-    )
+    wanted = "every function of the given module"
+    NOT_FIRE.that(not lost, what, expected=wanted, yours=f"without {lost}", why=why)
+    both = Bystanders, result
+    before, after = ((dict(one.attrs or {}), sorted(one.global_infos)) for one in both)
     what = "Your pass loses attributes or global infos of the module."
     why = (
         "An IRModule also has `attrs` and `global_infos`. `del mod[name]` leaves both as they are."
@@ -724,7 +689,7 @@ def test_3_4_touches_nothing_else(impl) -> None:
 def test_3_4_minds_what_is_overwritten(impl) -> None:
     """w is not read after a kernel may have written into it"""
     why = "The transpose reads w before it is doubled. A kernel in the place of the matmul reads it afterwards."
-    _fuse(impl, Overwritten, WRITTEN_INTO, why_numbers=why, read=NOT_FIRE)
+    _judge(impl, Overwritten, WRITTEN_INTO, why_numbers=why, read=NOT_FIRE)
 
 
 WRITTEN_INTO = (
@@ -735,8 +700,8 @@ WRITTEN_INTO = (
 def test_3_4_leaves_all_else(impl) -> None:
     """a module without a pair stays as it is"""
     why = "permute_dims with axes [0, 1] leaves w as it is, so it is not a transpose."
-    mod = _pair([4, 4], [4, 4], [0, 1])
-    _fuse(impl, mod, "a module that has no pair", stays=True, why=why, read=NOT_FIRE)
+    mod = _make_pair([4, 4], [4, 4], [0, 1])
+    _judge(impl, mod, "a module that has no pair", stays=True, why=why, read=NOT_FIRE)
 
 
 def test_3_4_fuses_the_decoder(impl) -> None:
@@ -745,12 +710,13 @@ def test_3_4_fuses_the_decoder(impl) -> None:
     launches, transposes = lambda m: walk_the_ir.launches(m)["decode"], operators(mod)
     fewer = "launches", launches, transposes["permute_dims"]
     calls = {"permute_dims": 0}
-    _fuse(impl, mod, "the decoder", calls=calls, runs=False, fewer=fewer, why=WASTE, read=MEASURE)
+    _judge(impl, mod, "the decoder", calls=calls, runs=False, fewer=fewer, why=WASTE, read=MEASURE)
 
 
 def observe_3_4(impl):
-    half = _pair([4, 6], [7, 6], None, "float16"), _pair([4, 6], [7, 6], None, "float16", "float32")
-    modules = _pair([4, 6], [7, 6]), Gram, *half, Overwritten, Rewritten, Bystanders
+    shapes = [4, 6], [7, 6]
+    half = (_make_pair(*shapes, None, "float16", out_dtype) for out_dtype in (None, "float32"))
+    modules = _make_pair(*shapes), Gram, *half, Overwritten, Rewritten, Bystanders
     return observe_pass(impl.FuseTransposeMatmul, *modules)
 
 
@@ -806,16 +772,7 @@ def main(w: (6, 6)):
 
 
 # w is a constant, which is no variable of the function
-SharedConstant = relax_module(
-    """
-def main(x: (4, 6), y: (3, 6)):
-    wt = R.permute_dims(W)
-    a = R.matmul(x, wt)
-    b = R.matmul(y, wt)
-    return a, b
-""",
-    W=relax.const(_array(5, 7, 6)),
-)
+SharedConstant = _bind_weight(TwoMatmuls)
 # a kernel writes into w, in place, before both transpose and matmuls
 WrittenBefore = relax_module(
     kernel("double(a)", (7, 6), "a[at] = a[at] + a[at]")
@@ -857,14 +814,14 @@ SHARED = {
 }
 
 
-def _judge_owned(impl, mod: IRModule, title: str, *, if_ill_formed: str = "", **looks) -> None:
+def _judge_own(impl, mod: IRModule, title: str, *, if_ill_formed: str = "", **looks) -> None:
     """Judge the pass of the answer's own_transposes and of the reference's two steps: needs no other exercise."""
 
     def transform(given: IRModule) -> IRModule:
         own = partial(impl.own_transposes, fires=reference.may_fuse)
         owned = expect.apply(own, given, "Your own_transposes", if_ill_formed)
         try:
-            return _finished(owned, given)
+            return _finish(owned, given)
         except Exception as error:
             raise OWN.failed(
                 f"With your own_transposes, the pass stops on {title}: {last_line(error)}",
@@ -879,7 +836,7 @@ def _judge_owned(impl, mod: IRModule, title: str, *, if_ill_formed: str = "", **
     judge_pass(transform, mod, "The pass with your own_transposes", title, **looks)
 
 
-def _finished(owned: IRModule, mod: IRModule) -> IRModule:
+def _finish(owned: IRModule, mod: IRModule) -> IRModule:
     """`owned`, which own_transposes made of `mod`, after the reference's two steps."""
     grouped = reference.group(owned, reference.may_fuse)
     old = {gv.name_hint for gv in mod.get_global_vars()}
@@ -893,14 +850,14 @@ def test_3_5_fuses_every_matmul(impl) -> None:
     why += "that nothing uses must go: it would still read w and write a copy."
     for title, (mod, products, kept) in SHARED.items():
         calls = {"matmul": 0, "permute_dims": kept, "NT_matmul": products}
-        _judge_owned(impl, mod, title, calls=calls, why=why)
+        _judge_own(impl, mod, title, calls=calls, why=why)
 
 
 def test_3_5_uses_the_variables_of_the_new_function(impl) -> None:
     """an operand that the mutator has replaced by a new variable is used under its new name"""
-    _judge_owned(impl, Rewritten, "two products in a row", if_ill_formed=NEW)
+    _judge_own(impl, Rewritten, "two products in a row", if_ill_formed=NEW)
     title = "two products in a row, and a third with the transpose of the second"
-    _judge_owned(impl, SharedRewritten, title, if_ill_formed=NEW)
+    _judge_own(impl, SharedRewritten, title, if_ill_formed=NEW)
 
 
 def test_3_5_copies_every_attribute(impl) -> None:
@@ -914,7 +871,7 @@ def test_3_5_copies_every_attribute(impl) -> None:
 def test_3_5_minds_what_is_overwritten(impl) -> None:
     """no transpose is copied to a place after a kernel may have written into w"""
     why = "The transpose reads w before it is doubled. A copy of it, right before the matmul, reads w afterwards."
-    _judge_owned(impl, Overwritten, WRITTEN_INTO, why_numbers=why, read=GOES_WRONG)
+    _judge_own(impl, Overwritten, WRITTEN_INTO, why_numbers=why, read=GOES_WRONG)
 
 
 def test_3_5_leaves_other_modules_alone(impl) -> None:
@@ -925,7 +882,7 @@ def test_3_5_leaves_other_modules_alone(impl) -> None:
     )
     title = "a transpose whose w is out of scope at the matmul"
     judge_pass(own, OutOfSight, name, title, stays=True, why=why, read=GOES_WRONG)
-    mod, title = _pair([4, 4], [4, 4], [0, 1]), "a module in which no matmul may be fused"
+    mod, title = _make_pair([4, 4], [4, 4], [0, 1]), "a module in which no matmul may be fused"
     why = "A copy that is not fused is a kernel more, not a kernel less."
     judge_pass(own, mod, name, title, stays=True, why=why, read=OWN)
 
@@ -946,9 +903,9 @@ NOT_NEEDED = "careless accepts a pair, and no result of main needs its product"
 DIFFERENT = 1e-3  # of the largest number
 
 
-def _deceived(impl) -> tuple[str, str]:
+def _try_careless(impl) -> tuple[str, str]:
     """What the careless pass makes of the answer's module: (one word, details)."""
-    mod, arrays = _example(impl)
+    mod, arrays = _read_example(impl)
     try:
         right = expect.call(expect.machine(mod), "main", arrays)
     except Exception as error:
@@ -981,13 +938,13 @@ def _deceived(impl) -> tuple[str, str]:
             "not finite",
             f"before the pass {right[0].ravel()[:4]}, after it {found[0].ravel()[:4]}",
         )
-    off = max(_difference(*both) for both in zip(found, right, strict=True))
+    off = max(_measure_difference(*both) for both in zip(found, right, strict=True))
     if off <= DIFFERENT:
         return "right", f"its numbers differ from those of the module by {off:.1e} of the largest"
     return "wrong numbers", ""
 
 
-def _example(impl) -> tuple[IRModule, list[np.ndarray]]:
+def _read_example(impl) -> tuple[IRModule, list[np.ndarray]]:
     """The answer's module and arguments."""
     whose, result = "Your deceives_careless", impl.deceives_careless()
     wanted, read = "(module, arrays)", f"{LESSON}, “Break it”"
@@ -1000,7 +957,7 @@ def _example(impl) -> tuple[IRModule, list[np.ndarray]]:
     return result[0], list(arrays)
 
 
-def _difference(yours: np.ndarray, right: np.ndarray) -> float:
+def _measure_difference(yours: np.ndarray, right: np.ndarray) -> float:
     """The largest difference, as a part of the largest number."""
     yours, right = yours.astype("float64"), right.astype("float64")
     largest = np.abs(right).max(initial=0.0)
@@ -1009,7 +966,7 @@ def _difference(yours: np.ndarray, right: np.ndarray) -> float:
 
 def test_3_6_deceives(impl) -> None:
     """the careless pass raises nothing and gives other numbers"""
-    outcome, details = _deceived(impl)
+    outcome, details = _try_careless(impl)
     expect.that(
         outcome == "wrong numbers",
         {
@@ -1027,11 +984,15 @@ def test_3_6_deceives(impl) -> None:
 
 
 def observe_3_6(impl):
-    return [lambda: _deceived(impl)[0], lambda: len(_deceived(impl)[1]) > 0, lambda: _kind(impl)]
+    def outcome() -> str:
+        state, details = _try_careless(impl)
+        return f"{state} {len(details) > 0}"
+
+    return [outcome, lambda: _describe_arguments(impl)]
 
 
-def _kind(impl) -> str:
-    _, arrays = _example(impl)
+def _describe_arguments(impl) -> str:
+    _, arrays = _read_example(impl)
     largest = max(arrays, key=lambda a: a.ndim)
     constant = np.all(largest == largest.flat[0])
     return f"{largest.ndim} dimensions, {'constant' if constant else 'varied'}"
@@ -1040,7 +1001,7 @@ def _kind(impl) -> str:
 # --- 3.7 bytes saved --------------------------------------------------------------------------------
 
 
-def _counted(config: str, dtype: str) -> tuple[int, list[tuple[int, int]]]:
+def _count_bytes_saved(config: str, dtype: str) -> tuple[int, list[tuple[int, int]]]:
     """(bytes that fusing saves per decode step, counted by chapter 1; shapes of the transposed weights)."""
     sizes = {"tiny": 500, "llama3-8b": 128256}
     bound = {"context_window": 64, "vocab_size": sizes[config]}
@@ -1057,7 +1018,7 @@ def _counted(config: str, dtype: str) -> tuple[int, list[tuple[int, int]]]:
 def test_3_7_prediction_is_what_is_counted(impl) -> None:
     """the predicted saving is what chapter 1's scoreboard counts"""
     for config, dtype, itemsize in (("tiny", "float32", 4), ("llama3-8b", "float16", 2)):
-        counted, shapes = _counted(config, dtype)
+        counted, shapes = _count_bytes_saved(config, dtype)
         MEASURE.predicted(
             impl.bytes_saved(shapes, itemsize),
             counted,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import textwrap
+from collections.abc import Sequence
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.target import Target
 
 from chapters.checking import expect, gpu_kernels
@@ -26,56 +26,38 @@ NEXT_ROW = (
 )
 
 
-def module(
-    build: Callable[..., list[relax.Expr]],
-    shapes: dict[str, tuple],
+ROWS = ("n", 1, 64)
+PAIR = """
+total = R.add(x1, x2)
+norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+"""
+
+
+def write_function(
+    body: str,
+    x1: tuple | str = ROWS,
+    x2: tuple | str = ROWS,
+    weight: tuple | str = (64,),
     dtype: str = "float16",
     *,
+    name: str = "main",
     dataflow: bool = True,
-) -> tvm.IRModule:
-    """An IRModule whose `main` has a parameter for each of `shapes` and returns what `build(builder, *params)` gives.
-
-    A string in a shape is a symbolic dimension of that name.
-    """
-    builder = relax.BlockBuilder()
-    add_function(builder, "main", build, shapes, dtype, dataflow=dataflow)
-    return builder.get()
-
-
-def add_function(
-    builder, name, build, shapes, dtype="float16", *, dataflow=True, attrs=None
-) -> None:
-    """Add a function called `name` to `builder`, made as `module` makes its `main`."""
-    symbols = {extent for shape in shapes.values() for extent in shape if isinstance(extent, str)}
-    dims = {name: tirx.Var(name, "int64") for name in symbols}
-    params = [
-        relax.Var(key, relax.TensorType([dims.get(extent, extent) for extent in shape], dtype))
-        for key, shape in shapes.items()
-    ]
-    with builder.function(name, params, attrs=attrs):
-        with builder.dataflow() if dataflow else nullcontext():
-            emit = builder.emit_output if dataflow else builder.emit
-            out = emit(relax.Tuple(build(builder, *params)))
-        builder.emit_func_output(out)
-
-
-def pair(builder, x1, x2, weight, epsilon: float = 1e-5, axes: Sequence[int] = (-1,)):
-    """Emit an add and its norm; returns the two variables (total, norm)."""
-    total = builder.emit(relax.op.add(x1, x2))
-    norm = builder.emit(relax.op.nn.rms_norm(total, weight, axes=list(axes), epsilon=epsilon))
-    return total, norm
-
-
-def draw(shape: Sequence[int], dtype: str, seed: int) -> np.ndarray:
-    """Random numbers of uneven size, so that rows, columns and arguments cannot be exchanged unnoticed."""
-    random = np.random.default_rng(seed)
-    scale = 0.5 + 2.0 * random.random(shape)
-    return (random.standard_normal(shape) * scale).astype(dtype)
+) -> str:
+    """Text for `relax_module`: a function of x1, x2 and weight with this body. They are types, or shapes of `dtype`."""
+    types = {"x1": x1, "x2": x2, "weight": weight}
+    params = [f"{n}: {ty if isinstance(ty, str) else (*ty, dtype)}" for n, ty in types.items()]
+    head = f"{'' if dataflow else '@bare'}\ndef {name}({', '.join(params)}):\n"
+    return head + textwrap.indent(textwrap.dedent(body).strip(), "    ") + "\n"
 
 
 def inputs(shape: Sequence[int], dtype: str, seed: int = 0) -> list[np.ndarray]:
-    """x1, x2 of `shape` and a weight."""
-    return [draw(size, dtype, seed + i) for i, size in enumerate((shape, shape, shape[-1:]))]
+    """x1, x2 of `shape` and a weight; numbers of uneven size, so that no two can be exchanged unnoticed."""
+    arrays = []
+    for i, size in enumerate((shape, shape, shape[-1:])):
+        random = np.random.default_rng(seed + i)
+        scale = 0.5 + 2.0 * random.random(size)
+        arrays.append((random.standard_normal(size) * scale).astype(dtype))
+    return arrays
 
 
 def reference(
@@ -90,15 +72,7 @@ def reference(
 
 def run(mod: tvm.IRModule, arrays: Sequence[np.ndarray], name: str = "main") -> list[np.ndarray]:
     """Compile `mod` for this CPU, call its function `name`, and return every result."""
-    return run_each(mod, {name: arrays})[name]
-
-
-def run_each(
-    mod: tvm.IRModule, arrays: dict[str, Sequence[np.ndarray]]
-) -> dict[str, list[np.ndarray]]:
-    """Compile `mod` once for this CPU, call each function named in `arrays`, and return every result of each."""
-    vm = expect.machine(mod)
-    return {name: expect.call(vm, name, given) for name, given in arrays.items()}
+    return expect.call(expect.machine(mod), name, arrays)
 
 
 def launch(

@@ -17,15 +17,14 @@ from tvm.target import Target
 from chapters.ch04_add_rms_norm import as_upstream
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
 from chapters.ch04_add_rms_norm.check_cases import (
+    PAIR,
     RELATIVE,
-    add_function,
+    ROWS,
     inputs,
     launch,
-    module,
-    pair,
     reference,
     run,
-    run_each,
+    write_function,
 )
 from chapters.ch04_add_rms_norm.given import AddNorm
 from chapters.checking import expect
@@ -67,24 +66,21 @@ NORM = "relax.nn.rms_norm"
 LLVM = Target("llvm")
 
 
-def _total(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> int:
+def _count_bytes(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> int:
     return sum(row.read + row.written for row in binding_bytes(mod["main"], sizes or {}))
 
 
 # --- 4.1 ------------------------------------------------------------------------------------------
 
 
-def _pair_on(
-    x1=("n", 1, 64), x2=("n", 1, 64), weight=(64,), dtype="float16", axes=(-1,)
-) -> tvm.IRModule:
-    """main(x1, x2, weight) -> the norm of x1 + x2, on tensors of these shapes."""
-    return _of(lambda b, *given: pair(b, *given, axes=axes)[1], x1, x2, weight, dtype)
+def _make_pair(x1=ROWS, x2=ROWS, weight=(64,), dtype="float16", body: str = PAIR) -> tvm.IRModule:
+    """main(x1, x2, weight) on tensors of these shapes or types, which gives the last value of `body`."""
+    return relax_module(write_function(body, x1, x2, weight, dtype))
 
 
-def _of(build, x1=("n", 1, 64), x2=("n", 1, 64), weight=(64,), dtype="float16") -> tvm.IRModule:
-    """main(x1, x2, weight) -> what `build(builder, x1, x2, weight)` gives."""
-    shapes = {"x1": x1, "x2": x2, "weight": weight}
-    return module(lambda builder, *given: [build(builder, *given)], shapes, dtype)
+def _norm_over(*axes: int) -> str:
+    """A pair whose norm is over these axes."""
+    return PAIR.replace("[-1]", str(list(axes)))
 
 
 def _bindings(mod: tvm.IRModule, op: str = "") -> list[relax.VarBinding]:
@@ -93,7 +89,7 @@ def _bindings(mod: tvm.IRModule, op: str = "") -> list[relax.VarBinding]:
     return [b for b in bindings if not op or sound.is_call(b.value, op)]
 
 
-def _asked(impl, mod: tvm.IRModule):
+def _ask(impl, mod: tvm.IRModule):
     """What match_add_norm says about the last rms_norm of main, or the last call if there is none; and that binding."""
     calls = [b for b in _bindings(mod) if isinstance(b.value, relax.Call)]
     norm, bound = (_bindings(mod, NORM) or calls)[-1], {}
@@ -106,7 +102,7 @@ def _asked(impl, mod: tvm.IRModule):
 
 def test_4_1_finds_the_pair(impl) -> None:
     """rms_norm of add is found, with every part in its place"""
-    found, norm = _asked(impl, unfused(("n", 1, 64), epsilon=0.25))
+    found, norm = _ask(impl, unfused(("n", 1, 64), epsilon=0.25))
     wanted = "an AddNorm for rms_norm(add(x1, x2), weight) on (n, 1, 64) in float16"
     why = "This is the pair that every decoder layer has, and the one that the pass exists for."
     MATCH.returns(found, AddNorm, "match_add_norm", "an AddNorm", expected=wanted, why=why)
@@ -149,11 +145,11 @@ def test_4_1_takes_every_shape_a_kernel_can_serve(impl) -> None:
     why = "At rank 4, the axis 3 is the last one, as -1 is. Models write both."
     cases.append((LAST_OF_FOUR, "a pair of rank 4 whose norm has axes=[3]", why))
     why = "The kernel reads its two tensors, and they may be the same one."
-    twice = _of(lambda b, x1, x2, w: pair(b, x1, x1, w)[1])
+    twice = _make_pair(body=PAIR.replace("x2", "x1"))
     cases.append((twice, "a pair whose add is add(x1, x1)", why))
     why = "None of this keeps a kernel from serving the pair."
-    ones = relax.const(np.ones(64, "float16"))
-    constant = _of(lambda b, x1, x2, w: pair(b, ones, x2, ones)[1], (64,), (64,))
+    text = write_function(PAIR.replace("x1", "ones").replace("weight", "ones"), (64,), (64,))
+    constant = relax_module(text, ones=relax.const(np.ones(64, "float16")))
     cases.append((constant, "a pair in which one constant is both x1 and the weight", why))
     what = (
         "a pair outside of a dataflow block, on (n + 1, 1, 64), with a computed weight and epsilon 0, and with a sum "
@@ -163,10 +159,10 @@ def test_4_1_takes_every_shape_a_kernel_can_serve(impl) -> None:
     for mod, case, why in cases:
         what = f"match_add_norm returned None for {case}."
         why += " An unfused pair costs a second launch, and a detour of the sum through memory."
-        MATCH.that(_asked(impl, mod)[0] is not None, what, expected="an AddNorm", why=why)
+        MATCH.that(_ask(impl, mod)[0] is not None, what, expected="an AddNorm", why=why)
 
 
-LAST_OF_FOUR = _pair_on((2, "n", 3, 64), (2, "n", 3, 64), axes=[3])
+LAST_OF_FOUR = _make_pair((2, "n", 3, 64), (2, "n", 3, 64), body=_norm_over(3))
 OUTSIDE = """
 @bare
 def main(x: ("n", 1, 64, "float16"), x1: ("n + 1", 1, 64, "float16"), w: (64, "float16")):
@@ -175,94 +171,102 @@ def main(x: ("n", 1, 64, "float16"), x1: ("n + 1", 1, 64, "float16"), w: (64, "f
     norm = R.nn.rms_norm(total, R.exp(w), axes=[-1], epsilon=0.0)
     return norm
 """
-HALF = '("n", 1, 64, "float16")'
+UNKNOWN = "R.Tensor(dtype='float16', ndim={})"
 
 
-def _unknown(rank: int, x1=HALF, weight='(64, "float16")', total="") -> tvm.IRModule:
-    """A pair in which one tensor, whose type has the place `{}`, is known by its rank only."""
-    unknown = f'R.Tensor(dtype="float16", ndim={rank})'
-    x1, weight, total = (ty.format(unknown) for ty in (x1, weight, total))
-    return relax_module(f"""
-def main(x1: {x1}, x2: {HALF}, weight: {weight}):
-    total{total} = R.add(x1, x2)
-    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-""")
+def _norm_of(total: str) -> str:
+    return PAIR.replace("R.add(x1, x2)", total)
 
 
-# the second argument of each is the weight, as a norm's is
-NO_NORMS = ("R.multiply(R.add(x1, x2), weight)", "R.add(R.add(x1, x2), weight)", "R.add(x1, x2)")
-
-
-NOT_A_PAIR = """
-the norm of a parameter: There is no add.
-the norm of a product: The kernel adds its two tensors; it does not multiply them.
-a norm over the first axis: The kernel sums along rows; this norm sums along columns.
-a norm over the first of two axes of equal size: All shapes fit, so only the numbers would be wrong.
-a norm over two axes: Its mean is over 64 elements, but a row has 8.
-an add that broadcasts a row: The kernel would read past the end of x2.
-an add that broadcasts the first argument: The kernel would read past the end of x1.
-an add of a number: The kernel reads two tensors, and here the second argument is a scalar.
-a symbolic hidden size: The number of registers per thread must be known when the kernel is compiled.
-an argument of unknown shape: The compiler does not know that a row has 64 elements.
-a float64 pair: The kernel adds up the squares in float32, which loses half of the digits of float64.
-a norm whose weight is the sum: The kernel would need its own result as an argument.
-a pair without rows: One block per row makes an empty grid, which cannot be launched.
-a pair whose rows are empty: The kernel divides by the hidden size, and here that is 0.
-a norm of scalars over no axis: A scalar has no last axis, so there is no row.
-a norm of a matrix over no axis: It divides each element by itself, and the kernel sums along rows.
-a sum of unknown shape: call_tir allocates both results, and needs the shape in their type.
-a weight of unknown shape: The kernel reads 64 elements of the weight, and the type does not promise that many.
-a product with the weight: A multiply is not a norm.
-an add of the weight: No norm follows the add.
-an add alone: No norm follows the add.
-"""
-
-
-def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
-    """(what, module, what would break)."""
-    add, norm, half = relax.op.add, relax.op.nn.rms_norm, relax.const(0.5, "float16")
-
-    def normed(make):
-        return _of(lambda b, x1, x2, w: b.emit(norm(b.emit(make(x1, x2)), w, axes=[-1])))
-
-    def own_weight(b, x1, x2, _w):
-        total = b.emit(add(x1, x2))
-        return b.emit(norm(total, total, axes=[-1]))
-
-    def over_no_axis(b, x1, x2, w):
-        return b.emit(norm(b.emit(add(x1, x2)), w, axes=[]))
-
-    rows = 'x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)'
-    modules = [  # in the order of NOT_A_PAIR
-        _of(lambda b, x1, x2, w: b.emit(norm(x1, w, axes=[-1]))),
-        normed(relax.op.multiply),
-        _pair_on((64, 8), (64, 8), axes=[0]),
-        _pair_on((64, 64), (64, 64), axes=[0]),
-        _pair_on((2, 8, 8), (2, 8, 8), (8, 8), axes=[1, 2]),
-        _pair_on(x2=(64,)),
-        _pair_on(x1=(1, 1, 64)),
-        normed(lambda x1, _x2: add(x1, half)),
-        _pair_on((4, "h"), (4, "h"), ("h",)),
-        _unknown(3, x1="{}"),
-        _pair_on(dtype="float64"),
-        _of(own_weight, (64,), (64,)),
-        _pair_on((4, 0, 2, 64), (4, 0, 2, 64)),
-        _pair_on((4, 0), (4, 0), (0,)),
-        _of(over_no_axis, (), (), ()),
-        _of(over_no_axis, (4, 64), (4, 64), ()),
-        _unknown(3, total=": {}"),
-        _unknown(1, weight="{}"),
-        *(relax_module(f"def main({rows}):\n    no_norm = {call}\n") for call in NO_NORMS),
-    ]
-    told = [line.split(": ", 1) for line in NOT_A_PAIR.strip().split("\n")]
-    return [(what, mod, breaks) for (what, breaks), mod in zip(told, modules, strict=True)]
+# what it is -> the module, what would break
+NOT_A_PAIR = {
+    "the norm of a parameter": (_make_pair(body=_norm_of("x1")), "There is no add."),
+    "the norm of a product": (
+        _make_pair(body=_norm_of("R.multiply(x1, x2)")),
+        "The kernel adds its two tensors; it does not multiply them.",
+    ),
+    "a norm over the first axis": (
+        _make_pair((64, 8), (64, 8), body=_norm_over(0)),
+        "The kernel sums along rows; this norm sums along columns.",
+    ),
+    "a norm over the first of two axes of equal size": (
+        _make_pair((64, 64), (64, 64), body=_norm_over(0)),
+        "All shapes fit, so only the numbers would be wrong.",
+    ),
+    "a norm over two axes": (
+        _make_pair((2, 8, 8), (2, 8, 8), (8, 8), body=_norm_over(1, 2)),
+        "Its mean is over 64 elements, but a row has 8.",
+    ),
+    "an add that broadcasts a row": (
+        _make_pair(x2=(64,)),
+        "The kernel would read past the end of x2.",
+    ),
+    "an add that broadcasts the first argument": (
+        _make_pair(x1=(1, 1, 64)),
+        "The kernel would read past the end of x1.",
+    ),
+    "an add of a number": (
+        _make_pair(body=_norm_of('R.add(x1, R.const(0.5, "float16"))')),
+        "The kernel reads two tensors, and here the second argument is a scalar.",
+    ),
+    "a symbolic hidden size": (
+        _make_pair((4, "h"), (4, "h"), ("h",)),
+        "The number of registers per thread must be known when the kernel is compiled.",
+    ),
+    "an argument of unknown shape": (
+        _make_pair(UNKNOWN.format(3)),
+        "The compiler does not know that a row has 64 elements.",
+    ),
+    "a float64 pair": (
+        _make_pair(dtype="float64"),
+        "The kernel adds up the squares in float32, which loses half of the digits of float64.",
+    ),
+    "a norm whose weight is the sum": (
+        _make_pair((64,), (64,), body=PAIR.replace("weight", "total")),
+        "The kernel would need its own result as an argument.",
+    ),
+    "a pair without rows": (
+        _make_pair((4, 0, 2, 64), (4, 0, 2, 64)),
+        "One block per row makes an empty grid, which cannot be launched.",
+    ),
+    "a pair whose rows are empty": (
+        _make_pair((4, 0), (4, 0), (0,)),
+        "The kernel divides by the hidden size, and here that is 0.",
+    ),
+    "a norm of scalars over no axis": (
+        _make_pair((), (), (), body=_norm_over()),
+        "A scalar has no last axis, so there is no row.",
+    ),
+    "a norm of a matrix over no axis": (
+        _make_pair((4, 64), (4, 64), (), body=_norm_over()),
+        "It divides each element by itself, and the kernel sums along rows.",
+    ),
+    "a sum of unknown shape": (
+        _make_pair(body=PAIR.replace("total =", f"total: {UNKNOWN.format(3)} =")),
+        "call_tir allocates both results, and needs the shape in their type.",
+    ),
+    "a weight of unknown shape": (
+        _make_pair(weight=UNKNOWN.format(1)),
+        "The kernel reads 64 elements of the weight, and the type does not promise that many.",
+    ),
+    # the second argument of the last call is the weight, as a norm's is
+    "a product with the weight": (
+        _make_pair(body="no_norm = R.multiply(R.add(x1, x2), weight)"),
+        "A multiply is not a norm.",
+    ),
+    "an add of the weight": (
+        _make_pair(body="no_norm = R.add(R.add(x1, x2), weight)"),
+        "No norm follows the add.",
+    ),
+    "an add alone": (_make_pair(body="no_norm = R.add(x1, x2)"), "No norm follows the add."),
+}
 
 
 def test_4_1_leaves_alone_what_no_kernel_serves(impl) -> None:
     """other axes, broadcasting, unknown sizes and other dtypes are not a pair"""
-    for what, mod, breaks in _not_a_pair():
+    for what, (mod, breaks) in NOT_A_PAIR.items():
         try:
-            found, _ = _asked(impl, mod)
+            found, _ = _ask(impl, mod)
         except NotImplementedError:
             raise
         except Exception as error:
@@ -276,26 +280,26 @@ def test_4_1_leaves_alone_what_no_kernel_serves(impl) -> None:
 
 
 def observe_4_1(impl):
-    def seen(mod):
-        found, _ = _asked(impl, mod)
+    def describe(mod):
+        found, _ = _ask(impl, mod)
         parts = found and (found.x1, found.x2, found.weight, found.total, found.norm)
         return parts and ([part.name for part in parts], found.epsilon)
 
-    modules = [m for _, m, _ in _not_a_pair()] + [
+    modules = [mod for mod, _ in NOT_A_PAIR.values()] + [
         unfused(("n", 1, 64)),
         unfused(("b", "s", 100), "float32", 0.5),
         unfused((33,)),
         unfused(("n", 64), "bfloat16"),
-        _pair_on(axes=[2]),
+        _make_pair(body=_norm_over(2)),
         LAST_OF_FOUR,
     ]
-    return [lambda mod=mod: seen(mod) for mod in modules]
+    return [lambda mod=mod: describe(mod) for mod in modules]
 
 
 # --- 4.2 ------------------------------------------------------------------------------------------
 
 
-def _dims(shape: tuple[int, ...]) -> list:
+def _make_row_dims(shape: tuple[int, ...]) -> list:
     """A kernel's leading dimensions for arguments of `shape`, symbolic where it is not 1."""
     sizes = [
         tirx.Var(f"n{i}", "int64") if n > 1 else tirx.IntImm("int64", 1)
@@ -304,14 +308,14 @@ def _dims(shape: tuple[int, ...]) -> list:
     return row_dimensions(sizes)
 
 
-def _built(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
-    dims = _dims(shape)
+def _build(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
+    dims = _make_row_dims(shape)
     return parsed(
         lambda: impl.row_kernel(dims, shape[-1], dtype, epsilon, threads), "4.2", PRACTICE
     )
 
 
-def _right(norm, total, arrays, epsilon: float, where: str, section: Section) -> None:
+def _check_numbers(norm, total, arrays, epsilon: float, where: str, section: Section) -> None:
     exact, rounded = reference(*arrays, epsilon)
     dtype = str(arrays[0].dtype)
     what = f"The kernel's output `total` is not x1 + x2 {where}."
@@ -326,7 +330,7 @@ def _right(norm, total, arrays, epsilon: float, where: str, section: Section) ->
     section.close(found, exact, what, rtol=RELATIVE[dtype], atol=RELATIVE[dtype] * 1e-2, why=why)
 
 
-def _cuda_source(func: tirx.PrimFunc) -> str:
+def _write_cuda(func: tirx.PrimFunc) -> str:
     """Return the CUDA text that TVM writes for `func`. The check fails if a step follows the sum in the same loop."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     try:
@@ -360,9 +364,9 @@ def test_4_2_every_element_has_a_thread(impl) -> None:
 
 def test_4_2_is_one_kernel(impl) -> None:
     """the kernel compiles to one GPU function"""
-    func = _built(impl, (3, 1, 64), "float16", 64)
+    func = _build(impl, (3, 1, 64), "float16", 64)
     expect.returns(func, tirx.PrimFunc, "row_kernel", "a PrimFunc")
-    source = _cuda_source(func)
+    source = _write_cuda(func)
     PRACTICE.equal(
         source.count("__global__ void") // 2,  # a declaration and a definition each
         1,
@@ -383,7 +387,7 @@ def test_4_2_right_numbers_as_gpu_code(impl) -> None:
     ]
     ran = 0
     for shape, dtype, threads in cases:
-        func = _built(impl, shape, dtype, threads)
+        func = _build(impl, shape, dtype, threads)
         try:
             ways = engines(dtype)
         except Skip:
@@ -395,7 +399,7 @@ def test_4_2_right_numbers_as_gpu_code(impl) -> None:
             what = f"on {shape} {dtype} with {threads} threads, run {how}"
             read = SEVERAL if shape[-1] % threads else PRACTICE
             norm, total, launches = launch(func, arrays, target, backwards, read)
-            _right(norm, total, arrays, 1e-5, what, read)
+            _check_numbers(norm, total, arrays, 1e-5, what, read)
             PRIMER.equal(
                 [(one.grid, math.prod(one.block)) for one in launches],
                 [((math.prod(shape[:-1]), 1, 1), threads)],
@@ -405,10 +409,10 @@ def test_4_2_right_numbers_as_gpu_code(impl) -> None:
             ran += 1
 
 
-def _once(impl, arrays: list[np.ndarray], epsilon: float = 1e-5):
+def _run_once(impl, arrays: list[np.ndarray], epsilon: float = 1e-5):
     """(norm, total) of row_kernel with 64 threads on `arrays`, run in one way."""
     dtype = str(arrays[0].dtype)
-    func = _built(impl, arrays[0].shape, dtype, 64, epsilon)
+    func = _build(impl, arrays[0].shape, dtype, 64, epsilon)
     _, target, backwards = engines(dtype)[0]
     return launch(func, arrays, target, backwards, KERNEL)[:2]
 
@@ -424,7 +428,7 @@ def _rounding_case() -> list[np.ndarray]:
 def test_4_2_rounds_the_sum_before_it_squares(impl) -> None:
     """the norm is that of the rounded sum"""
     arrays = _rounding_case()
-    norm, _ = _once(impl, arrays)
+    norm, _ = _run_once(impl, arrays)
     exact, _ = reference(*arrays, 1e-5)
     what = "Where x1 + x2 is 1.0005, which float16 rounds to 1, your kernel's `norm` is not that of the rounded sum."
     why = (
@@ -450,10 +454,10 @@ def test_4_2_sums_squares_in_float32(impl) -> None:
     what = (
         "where the sum of squares, or total times weight, is larger than 65504, the largest float16"
     )
-    _right(*_once(impl, arrays), arrays, 1e-5, what, KERNEL)
+    _check_numbers(*_run_once(impl, arrays), arrays, 1e-5, what, KERNEL)
 
 
-def _units_off(norm: np.ndarray, exact: np.ndarray) -> float:
+def _measure_units(norm: np.ndarray, exact: np.ndarray) -> float:
     """The largest error of a float16 array, in units of its last place."""
     units = np.spacing(np.abs(exact).astype("float16")).astype("float64")
     return float(np.nanmax(np.abs(norm.astype("float64") - exact) / units))
@@ -462,9 +466,9 @@ def _units_off(norm: np.ndarray, exact: np.ndarray) -> float:
 def test_4_2_rounds_once(impl) -> None:
     """the norm is rounded once, after the weight"""
     arrays = inputs((2, 1, 1024), "float16", 3)
-    norm, _ = _once(impl, arrays)
+    norm, _ = _run_once(impl, arrays)
     exact, _ = reference(*arrays, 1e-5)
-    off = _units_off(norm, exact)
+    off = _measure_units(norm, exact)
     KERNEL.that(
         off < 0.55,
         "An element of the kernel's output `norm` is not the float16 nearest to the norm of the rounded sum.",
@@ -475,7 +479,7 @@ def test_4_2_rounds_once(impl) -> None:
     )
 
 
-def _small(shape: tuple[int, ...], scale: float) -> list[np.ndarray]:
+def _draw_small(shape: tuple[int, ...], scale: float) -> list[np.ndarray]:
     """Arguments of `shape` in float32, so small that epsilon weighs much."""
     x1, x2, weight = inputs(shape, "float32")
     return [x1 * np.float32(scale), x2 * np.float32(scale), weight]
@@ -486,7 +490,7 @@ def test_4_2_adds_epsilon(impl) -> None:
     small = np.full((2, 1, 64), 2.0**-12, "float16")
     arrays = [small, small, np.ones(64, "float16")]
     what = "with epsilon 1e-6, which float16 rounds to 1.013e-6, and with sums of 0.0005"
-    _right(*_once(impl, arrays, 1e-6), arrays, 1e-6, what, KERNEL)
+    _check_numbers(*_run_once(impl, arrays, 1e-6), arrays, 1e-6, what, KERNEL)
 
 
 def _steps_between_threads(func: tirx.PrimFunc) -> dict[str, list[int]]:
@@ -510,7 +514,7 @@ def _steps_between_threads(func: tirx.PrimFunc) -> dict[str, list[int]]:
 
 def test_4_2_takes_neighbouring_elements(impl) -> None:
     """neighbouring threads take neighbouring elements of a row"""
-    found = _steps_between_threads(_built(impl, (1, 1, 256), "float16", 64))
+    found = _steps_between_threads(_build(impl, (1, 1, 256), "float16", 64))
     for name, steps in found.items():
         far = next((step for step in steps if abs(step) != 1), 1)
         PRIMER.that(
@@ -524,50 +528,48 @@ def test_4_2_takes_neighbouring_elements(impl) -> None:
 
 
 def observe_4_2(impl):
-    def launched(arrays, threads, epsilon=1e-5):
+    def run_kernel(arrays, threads, epsilon=1e-5):
         dtype = str(arrays[0].dtype)
         _, target, backwards = engines(dtype)[0]
-        func = _built(impl, arrays[0].shape, dtype, threads, epsilon)
-        _cuda_source(func)
+        func = _build(impl, arrays[0].shape, dtype, threads, epsilon)
+        _write_cuda(func)
         return [a.astype("float64") for a in launch(func, arrays, target, backwards)[:2]]
 
-    def seen(*case):
-        return [np.round(a, 1).reshape(-1)[:12].tolist() for a in launched(*case)]
+    def describe(*case):
+        return [np.round(a, 1).reshape(-1)[:12].tolist() for a in run_kernel(*case)]
 
     return [
-        lambda: seen(_small((2, 1, 256), 0.3), 64, 0.5),
-        lambda: seen(inputs((1, 2, 100), "float32"), 32),
-        lambda: seen(inputs((2, 3, 33), "float32"), 64),
-        lambda: seen(_big_case(), 64),
-        lambda: seen(_big_case(60.0), 64),
-        lambda: np.unique(launched(_rounding_case(), 64)[0]).tolist(),
+        lambda: describe(_draw_small((2, 1, 256), 0.3), 64, 0.5),
+        lambda: describe(inputs((1, 2, 100), "float32"), 32),
+        lambda: describe(inputs((2, 3, 33), "float32"), 64),
+        lambda: describe(_big_case(), 64),
+        lambda: describe(_big_case(60.0), 64),
+        lambda: np.unique(run_kernel(_rounding_case(), 64)[0]).tolist(),
         lambda: [impl.elements_per_thread(*held) for held in HELD],
-        lambda: _rounding_error(launched),
-        lambda: _steps_between_threads(_built(impl, (1, 1, 256), "float16", 64)),
-        lambda: seen(_small((2, 1, 64), 0.0), 64, 0.5),  # without epsilon, 0 / 0
+        lambda: _rounding_error(run_kernel),
+        lambda: _steps_between_threads(_build(impl, (1, 1, 256), "float16", 64)),
+        lambda: describe(_draw_small((2, 1, 64), 0.0), 64, 0.5),  # without epsilon, 0 / 0
     ]
 
 
-def _rounding_error(launched) -> float:
+def _rounding_error(run_kernel) -> float:
     """The largest error in units, to a tenth; 0 if it is that of one rounding."""
     arrays = inputs((2, 1, 1024), "float16", 3)
-    off = _units_off(launched(arrays, 64)[0], reference(*arrays, 1e-5)[0])
+    off = _measure_units(run_kernel(arrays, 64)[0], reference(*arrays, 1e-5)[0])
     return round(off, 1) if off >= 0.55 else 0.0
 
 
 # --- 4.3 and 4.6 ----------------------------------------------------------------------------------
 
 
-SCALES = (
-    1.0,
-    0.01,
-)  # with arguments of the second scale, weights too, a difference in epsilon weighs much
+# with arguments of the second scale, weights too, a difference in epsilon weighs much
+SCALES = 1.0, 0.01
 
 
 _arguments = partial(arguments, sizes=(3,))  # a submitted module may add what has n and m rows
 
 
-def _submitted(mod: object, whose: str) -> list[np.ndarray]:
+def _run_submitted(mod: object, whose: str) -> list[np.ndarray]:
     """The results of `mod` as submitted. The check fails unless it is a module that compiles and runs by itself."""
     expect.is_program(mod, whose, "main")
     for param in mod["main"].params:
@@ -589,7 +591,7 @@ def _submitted(mod: object, whose: str) -> list[np.ndarray]:
         raise BREAK.failed(what, expected=wanted, yours=mod.script(), why=why) from None
 
 
-def _upstream(mod: tvm.IRModule, scale: float = 1.0):
+def _try_upstream(mod: tvm.IRModule, scale: float = 1.0):
     """("numbers", results), or (where it failed, why) of the module after FuseAsUpstream."""
     found = expect.outcome(FuseAsUpstream(), mod, _arguments(mod["main"], scale))
     nothing = found[0] == "numbers" and not kernels(FuseAsUpstream()(mod))
@@ -615,8 +617,8 @@ def _differ(yours: list[np.ndarray], exact: list[np.ndarray], least: float = 1.0
 def test_4_3_shows_the_missing_key(impl) -> None:
     """upstream's pass takes your module and silently gives wrong numbers"""
     mod = impl.two_norms()
-    exact = _submitted(mod, "two_norms")
-    state, result = _upstream(mod)
+    exact = _run_submitted(mod, "two_norms")
+    state, result = _try_upstream(mod)
     what = "After FuseAsUpstream your module is not fused, or does not compile or run, so the fault is not silent."
     wanted = "a module that is fused, and after that still well-formed, and compiles and runs"
     yours = f"{state}: {result}" if result else state
@@ -627,14 +629,14 @@ def test_4_3_shows_the_missing_key(impl) -> None:
     what = "After FuseAsUpstream your module still gives the right numbers."
     wanted = "two pairs that need different kernels, although both are prefills or both are decodes"
     why = "The pass keeps one kernel for prefill and one for decode. What else is compiled into a kernel?"
-    norms, left = _norms(mod), len(_norms(FuseAsUpstream()(mod)))
+    norms, left = _find_used_norms(mod), len(_find_used_norms(FuseAsUpstream()(mod)))
     epsilons = sorted({norm.attrs.epsilon for norm in norms})
     if left:
         why = (
             f"FuseAsUpstream left {left} of your {len(norms)} norms as it was. It fuses each sum with the first norm "
             "that reads it. Give every norm an add of its own."
         )
-    elif len(epsilons) > 1 and len({_kind(norm) for norm in norms}) == 1:
+    elif len(epsilons) > 1 and len({_name_kernel(norm) for norm in norms}) == 1:
         why = (
             f"Your norms have the epsilons {' and '.join(f'{e:g}' for e in epsilons)}, and the numbers differ by less "
             "than this check can see: it uses arguments of about 1 and of about 0.01, and looks for a change of more "
@@ -642,7 +644,7 @@ def test_4_3_shows_the_missing_key(impl) -> None:
         )
     scale = 1.0
     if not _differ(result, exact):
-        scale = _wrong_at(mod, SCALES[1:])
+        scale = _find_wrong_scale(mod, SCALES[1:])
         DISPATCH.that(scale is not None, what, expected=wanted, yours=mod.script(), why=why)
         exact = run(mod, _arguments(mod["main"], scale))
     repaired = run(sound.FuseAddRMSNorm(LLVM)(mod), arguments(mod["main"], scale))
@@ -655,76 +657,77 @@ def test_4_3_shows_the_missing_key(impl) -> None:
     )
 
 
-def _wrong_at(mod: tvm.IRModule, scales: tuple[float, ...] = SCALES) -> float | None:
+def _find_wrong_scale(mod: tvm.IRModule, scales: tuple[float, ...] = SCALES) -> float | None:
     """The first of `scales` at which FuseAsUpstream gives other numbers; None if there is none."""
     for scale in scales:
-        state, yours = _upstream(mod, scale)
+        state, yours = _try_upstream(mod, scale)
         if state == "numbers" and _differ(yours, run(mod, _arguments(mod["main"], scale)), scale):
             return scale
     return None
 
 
-def _norms(mod: tvm.IRModule) -> list[relax.Call]:
+def _find_used_norms(mod: tvm.IRModule) -> list[relax.Call]:
     """The norms of main whose results something uses."""
     used = relax.analysis.remove_all_unused(mod["main"])
     return [binding.value for binding in _bindings({"main": used}, NORM)]
 
 
-def _kind(norm: relax.Call) -> str:
+def _name_kernel(norm: relax.Call) -> str:
     """Which kernel FuseAsUpstream uses for a norm, and whether it serves the shape."""
     first, *others = norm.args[0].ty.shape
     served = is_one(first) or (len(others) == 2 and is_one(others[0]))
     return ("prefill" if is_one(first) else "decode") + ("" if served else " for another shape")
 
 
-def _shown_by(mod: tvm.IRModule) -> list[str]:
+def _describe_two_norms(mod: tvm.IRModule) -> list[str]:
     """What becomes of `mod` after FuseAsUpstream, and what its norms differ in."""
     expect.returns_module(mod, "two_norms")
-    norms = _norms(mod)
-    state, _ = _upstream(mod)
+    norms = _find_used_norms(mod)
+    state, _ = _try_upstream(mod)
     types = [norm.args[1].ty for norm in norms]
-    kinds = {_kind(norm) for norm in norms}
+    kinds = {_name_kernel(norm) for norm in norms}
     if state != "numbers":
         sizes, dtypes = {str(ty.shape) for ty in types}, {str(ty.dtype) for ty in types}
         served = not any("another" in kind for kind in kinds)
         return [state, f"{len(sizes)} hidden sizes, {len(dtypes)} dtypes, served: {served}"]
-    differ = "right" if _wrong_at(mod) is None else "wrong"
-    epsilons, left = {norm.attrs.epsilon for norm in norms}, _norms(FuseAsUpstream()(mod))
+    differ = "right" if _find_wrong_scale(mod) is None else "wrong"
+    epsilons, left = {norm.attrs.epsilon for norm in norms}, _find_used_norms(FuseAsUpstream()(mod))
     facts = f"{len(norms)} norms, {len(epsilons)} epsilons, {len(kinds)} kinds, {len(left)} left"
     return [f"{differ} {state}", facts]
 
 
-def _verdict(mod: tvm.IRModule) -> list[str]:
+def _describe_dispatch(mod: tvm.IRModule) -> list[str]:
     """What becomes of `mod` after FuseAsUpstream, and the types of its parameters."""
     expect.returns_module(mod, "breaks_the_dispatch")
-    (state, result), types = _upstream(mod), sorted({str(param.ty) for param in mod["main"].params})
+    state, result = _try_upstream(mod)
+    types = sorted({str(param.ty) for param in mod["main"].params})
     return [f"{state}, sum outside: {'outside DataflowBlock' in str(result)}", str(types)]
 
 
-def _upstream_without_the_choice(mod: tvm.IRModule):
+def _try_without_choice(mod: tvm.IRModule):
     """As _upstream, but each kernel serves every tensor of rank 3, so FuseAsUpstream cannot choose a wrong one."""
 
     def serves_all(dims, *facts):
         return sound.cpu_kernel([tirx.Var("rows", "int64"), tirx.Var("more", "int64")], *facts)
 
     with mock.patch.object(as_upstream, "cpu_kernel", serves_all):
-        return _upstream(mod)
+        return _try_upstream(mod)
 
 
 def observe_4_3(impl):
-    shown = cache(lambda: _shown_by(impl.two_norms()))
+    shown = cache(lambda: _describe_two_norms(impl.two_norms()))
     return [lambda: shown()[0], lambda: shown()[1]]
 
 
 def test_4_6_breaks_the_dispatch(impl) -> None:
     """upstream's pass turns your module into one that cannot be compiled or run"""
     mod = impl.breaks_the_dispatch()
-    _submitted(mod, "breaks_the_dispatch")
+    _run_submitted(mod, "breaks_the_dispatch")
     found = {len(binding.var.ty.shape) for binding in _bindings(mod, NORM)}
     what = "The ranks of the tensors that your module normalizes are not all 3."
     why = "At another rank the pass fails earlier, before it chooses between prefill and decode."
     DISPATCH.equal(found, {3}, what, why=why)
-    state, result = _upstream(mod)
+    state, result = _try_upstream(mod)
     what = "FuseAsUpstream finds no pair in your module."
     why = "It looks for an rms_norm whose first argument is the result of an add."
     wanted = "a module that the pass fuses"
@@ -737,7 +740,7 @@ def test_4_6_breaks_the_dispatch(impl) -> None:
         why="The pass looks at the first dimension only. If it is 1, it calls the kernel for (1, n, hidden), else the "
         "kernel for (n, 1, hidden). Which shape is neither?",
     )
-    state, result = _upstream_without_the_choice(mod)
+    state, result = _try_without_choice(mod)
     why = "The exercise is about the choice between the two kernels, so it must be the only fault."
     if "outside DataflowBlock" in str(result):
         why = SUM_STAYS_INSIDE
@@ -757,7 +760,7 @@ def test_4_6_breaks_the_dispatch(impl) -> None:
 
 
 def observe_4_6(impl):
-    verdict = cache(lambda: _verdict(impl.breaks_the_dispatch()))
+    verdict = cache(lambda: _describe_dispatch(impl.breaks_the_dispatch()))
     return [lambda: verdict()[0], lambda: verdict()[1]]
 
 
@@ -771,11 +774,11 @@ def main(a: ("n", 1, 64, "float16"), scale: (64, "float16")):
 """
 
 
-def _pair_of(shape=("n", 1, 64), dtype="float16", epsilon=1e-5, renamed=False):
-    return _asked(sound, relax_module(RENAMED) if renamed else unfused(shape, dtype, epsilon))[0]
+def _match_pair(shape=("n", 1, 64), dtype="float16", epsilon=1e-5, renamed=False):
+    return _ask(sound, relax_module(RENAMED) if renamed else unfused(shape, dtype, epsilon))[0]
 
 
-def _different() -> Iterator[tuple[str, dict, dict, str]]:
+def _list_different() -> Iterator[tuple[str, dict, dict, str]]:
     """(what the two pairs are, the facts of each, why they need two kernels)."""
     for what, facts in (
         ("epsilon", {"epsilon": 0.5}),
@@ -787,15 +790,15 @@ def _different() -> Iterator[tuple[str, dict, dict, str]]:
         fact = what.partition(",")[0]
         why = f"The second pair would get the kernel of the first, into which that pair's {fact} is compiled."
         yield f"Two pairs that differ in {what}", {}, facts, why
-    yield *_shapes(("n", 64), ("n", "m", 64)), "A kernel has one rank, and call_tir checks it."
+    yield *_name_shapes(("n", 64), ("n", "m", 64)), "A kernel has one rank, and call_tir checks it."
     why = "A leading dimension of 1 is a constant in the kernel. With a larger size there, it would leave out rows."
-    yield *_shapes((1, "n", 64), ("n", "m", 64)), why
+    yield *_name_shapes((1, "n", 64), ("n", "m", 64)), why
     # the kernels of both have the same name
-    yield *_shapes((2, "n", 1, 3, 64), (2, "n", 5, 3, 64)), why
-    yield *_shapes((1, "n", 5, 64), ("n", 1, 5, 64)), why
+    yield *_name_shapes((2, "n", 1, 3, 64), (2, "n", 5, 3, 64)), why
+    yield *_name_shapes((1, "n", 5, 64), ("n", 1, 5, 64)), why
 
 
-def _alike() -> Iterator[tuple[str, dict, dict, str]]:
+def _list_alike() -> Iterator[tuple[str, dict, dict, str]]:
     """(what the two pairs are, the facts of each, why they share a kernel)."""
     why = "The variables are what the kernel is called with. They are not compiled into it."
     what = "Two pairs that differ only in their variables, where the second adds `a` to itself,"
@@ -811,14 +814,14 @@ def _alike() -> Iterator[tuple[str, dict, dict, str]]:
         "If all leading dimensions are 1, the kernel still keeps the last of them variable. `unit_dimensions` says "
         "so."
     )
-    yield *_shapes((1, 1, 64), (1, "n", 64)), why
+    yield *_name_shapes((1, 1, 64), (1, "n", 64)), why
 
 
-def _shapes(one: tuple, other: tuple) -> tuple[str, dict, dict]:
+def _name_shapes(one: tuple, other: tuple) -> tuple[str, dict, dict]:
     return f"A pair of shape {one} and one of shape {other}", {"shape": one}, {"shape": other}
 
 
-def _same_key(one: tuple, other: tuple) -> bool:
+def _equal_keys(one: tuple, other: tuple) -> bool:
     """Whether two keys are equal; the check fails where they cannot be compared or looked up."""
     try:
         return bool(one == other) and hash(one) == hash(other)
@@ -839,34 +842,34 @@ def _same_key(one: tuple, other: tuple) -> bool:
 
 def test_4_4_different_kernels_have_different_keys(impl) -> None:
     """pairs that need different kernels get different keys"""
-    for pairs, *both, why in _different():
-        one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
+    for pairs, *both, why in _list_different():
+        one, other = (impl.kernel_key(_match_pair(**facts)) for facts in both)
         what = f"{pairs} get equal keys from your kernel_key."
         wanted = "different keys"
-        DISPATCH.that(not _same_key(other, one), what, expected=wanted, yours=repr(one), why=why)
+        DISPATCH.that(not _equal_keys(other, one), what, expected=wanted, yours=repr(one), why=why)
 
 
 def test_4_4_one_kernel_where_one_will_do(impl) -> None:
     """pairs that need the same kernel get equal keys"""
-    for pairs, *both, why in _alike():
-        one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
+    for pairs, *both, why in _list_alike():
+        one, other = (impl.kernel_key(_match_pair(**facts)) for facts in both)
         what = f"{pairs} get different keys from your kernel_key."
         wanted = "equal keys"
         yours = f"{one!r} and {other!r}"
-        DISPATCH.that(_same_key(other, one), what, expected=wanted, yours=yours, why=why)
+        DISPATCH.that(_equal_keys(other, one), what, expected=wanted, yours=yours, why=why)
 
 
-def _two(epsilons=(1e-5, 0.5), hidden=(64, 64)) -> tvm.IRModule:
+def _make_two(epsilons=(1e-5, 0.5), hidden=(64, 64)) -> tvm.IRModule:
     """Two functions of one module, each with a pair."""
-    builder = relax.BlockBuilder()
+    text = ""
     for name, epsilon, size in zip(("main", "other"), epsilons, hidden, strict=True):
-        shapes = {"x1": ("n", 1, size), "x2": ("n", 1, size), "weight": (size,)}
-        both = lambda *given, e=epsilon: list(pair(*given, e))  # noqa: E731
-        add_function(builder, name, both, shapes, "float32")
-    return builder.get()
+        body = PAIR.replace("1e-5", str(epsilon)) + "return total, norm"
+        shapes = ("n", 1, size), ("n", 1, size), (size,)
+        text += write_function(body, *shapes, "float32", name=name)
+    return relax_module(text)
 
 
-def _fused_with_key(impl, mod: tvm.IRModule) -> tvm.IRModule:
+def _fuse_with_key(impl, mod: tvm.IRModule) -> tvm.IRModule:
     """The reference's pass with the answer's key, so that the key alone is judged."""
     kept = sound.kernel_key
     sound.kernel_key = impl.kernel_key
@@ -878,14 +881,13 @@ def _fused_with_key(impl, mod: tvm.IRModule) -> tvm.IRModule:
 
 def test_4_4_two_norms_two_kernels(impl) -> None:
     """in one module, each norm gets its own epsilon and size"""
-    for fact, mod in (("epsilon", _two()), ("hidden size", _two((1e-5, 1e-5), (64, 96)))):
-        fused = _fused_with_key(impl, mod)
+    for fact, mod in (("epsilon", _make_two()), ("hidden size", _make_two((1e-5, 1e-5), (64, 96)))):
+        fused = _fuse_with_key(impl, mod)
         expect.well_formed(fused, "The pass with your key")
         arrays = {name: arguments(mod[name]) for name in ("main", "other")}
-        yours, exact = run_each(fused, arrays), run_each(mod, arrays)
-        for name in arrays:
+        for name, given in arrays.items():
             DISPATCH.that(
-                not _differ(yours[name], exact[name]),
+                not _differ(run(fused, given, name), run(mod, given, name)),
                 f"Fused with your key, a module of two functions that differ in {fact} gives wrong numbers in "
                 f"`{name}`.",
                 expected="a kernel of its own for each function",
@@ -897,9 +899,9 @@ def test_4_4_two_norms_two_kernels(impl) -> None:
 
 def observe_4_4(impl):
     def same(one, other):
-        return impl.kernel_key(_pair_of(**one)) == impl.kernel_key(_pair_of(**other))
+        return impl.kernel_key(_match_pair(**one)) == impl.kernel_key(_match_pair(**other))
 
-    return [lambda both=both: same(*both) for _, *both, _ in (*_different(), *_alike())]
+    return [lambda both=both: same(*both) for _, *both, _ in (*_list_different(), *_list_alike())]
 
 
 # --- 4.5 ------------------------------------------------------------------------------------------
@@ -910,7 +912,7 @@ WHOSE = "FuseAddRMSNorm"
 ONE = {"call_tir": 1, "add": 0, "nn.rms_norm": 0}
 
 
-def _fuse(impl, mod: tvm.IRModule, title: str, target=LLVM, **looks) -> tvm.IRModule:
+def _judge_fuse(impl, mod: tvm.IRModule, title: str, target=LLVM, **looks) -> tvm.IRModule:
     """The module after FuseAddRMSNorm."""
 
     def anew(given: tvm.IRModule) -> tvm.IRModule:
@@ -923,7 +925,7 @@ def test_4_5_fuses_the_pair(impl) -> None:
     """an add and its norm become one call with two results"""
     why = "The kernel computes the sum and the norm. An add or a norm that stays computes the same a second time."
     mod, title = unfused(("n", 1, 64), "float32"), "an add and its norm"
-    fused = _fuse(impl, mod, title, calls=ONE, runs=False, why=why)
+    fused = _judge_fuse(impl, mod, title, calls=ONE, runs=False, why=why)
     (call,) = _bindings(fused, "relax.call_tir")
     PLACE.that(
         isinstance(call.var, relax.DataflowVar),
@@ -954,7 +956,7 @@ def test_4_5_fuses_every_shape(impl) -> None:
     for shape, name in SHAPES:
         why = "With one block per row, a kernel serves any rank and any leading dimensions."
         pair, looks = unfused(shape, "float32"), {"calls": ONE, "runs": False, "read": DISPATCH}
-        fused = _fuse(impl, pair, f"a pair on {shape}", why=why, **looks)
+        fused = _judge_fuse(impl, pair, f"a pair on {shape}", why=why, **looks)
         why = "`kernel_of` names the kernel by its shape, with kernel_name."
         what = f"The module has other kernels than the one for {shape}."
         DISPATCH.equal(list(kernels(fused)), [name], what, why=why)
@@ -962,121 +964,133 @@ def test_4_5_fuses_every_shape(impl) -> None:
 
 def test_4_5_leaves_the_rest_alone(impl) -> None:
     """a pair that no kernel can serve stays as it is"""
-    for what, mod, breaks in _not_a_pair():
-        _fuse(impl, mod, f"a module with {what}", stays=True, why=breaks, read=NOT_FIRE)
+    for what, (mod, breaks) in NOT_A_PAIR.items():
+        _judge_fuse(impl, mod, f"a module with {what}", stays=True, why=breaks, read=NOT_FIRE)
 
 
-def _neg(builder, value):
-    return builder.emit(relax.op.negative(value))
-
-
-def _read_before(builder, x1, x2, w):
-    total = builder.emit(relax.op.add(x1, x2))
-    early = builder.emit(relax.op.exp(total))
-    norm = builder.emit(relax.op.nn.rms_norm(total, w, axes=[-1]))
-    return [early, norm, _neg(builder, total)]
-
-
-def _late_weight(builder, x1, x2, w):
-    total = builder.emit(relax.op.add(x1, x2))
-    late = _neg(builder, w)
-    norm = builder.emit(relax.op.nn.rms_norm(total, late, axes=[-1]))
-    return [norm, _neg(builder, total)]
-
-
-def _weight_after_a_use(builder, x1, x2, w):
-    total = builder.emit(relax.op.add(x1, x2))
-    early = builder.emit(relax.op.exp(total))
-    late = _neg(builder, w)
-    return [early, builder.emit(relax.op.nn.rms_norm(total, late, axes=[-1])), total]
-
-
-def _two_norms_of_one_sum(builder, x1, x2, w):
-    total, norm = pair(builder, x1, x2, w)
-    other = builder.emit(relax.op.nn.rms_norm(total, _neg(builder, w), axes=[-1], epsilon=0.5))
-    return [norm, other, total]
-
-
-def _one_reader_of_two_sums(builder, x1, x2, w):
-    total, other = (builder.emit(relax.op.add(x1, x)) for x in (x1, x2))
-    both = builder.emit(relax.op.multiply(total, other))
-    norm = builder.emit(relax.op.nn.rms_norm(total, w, axes=[-1]))
-    return [both, norm, builder.emit(relax.op.nn.rms_norm(other, w, axes=[-1], epsilon=0.5))]
-
-
-def _chain(builder, x1, x2, w):
-    first, norm = pair(builder, x1, x2, w, 1e-5)
-    second, other = pair(builder, norm, first, w, 0.5)
-    return [other, second, _neg(builder, first)]
-
-
-def _norm_unused(builder, x1, x2, w):
-    total, _ = pair(builder, x1, x2, w)
-    return [total]
-
-
-def _twice_x1(builder, x1, x2, w):
-    total, norm = pair(builder, x1, x1, w)
-    return [norm, total, x2]
-
-
+READ_BEFORE = """
+total = R.add(x1, x2)
+early = R.exp(total)
+norm = R.nn.rms_norm(total, weight, axes=[-1])
+late = R.negative(total)
+return early, norm, late
+"""
+WEIGHT_AFTER_A_USE = """
+total = R.add(x1, x2)
+early = R.exp(total)
+norm = R.nn.rms_norm(total, R.negative(weight), axes=[-1])
+return early, norm, total
+"""
+TWO_NORMS_OF_ONE_SUM = f"""
+{PAIR}
+other = R.nn.rms_norm(total, R.negative(weight), axes=[-1], epsilon=0.5)
+return norm, other, total
+"""
+ONE_READER_OF_TWO_SUMS = """
+total = R.add(x1, x1)
+other = R.add(x1, x2)
+both = R.multiply(total, other)
+norm = R.nn.rms_norm(total, weight, axes=[-1])
+last = R.nn.rms_norm(other, weight, axes=[-1], epsilon=0.5)
+return both, norm, last
+"""
+CHAIN = f"""
+{PAIR}
+second = R.add(norm, total)
+other = R.nn.rms_norm(second, weight, axes=[-1], epsilon=0.5)
+late = R.negative(total)
+return other, second, late
+"""
+NORM_UNUSED = f"{PAIR}return total"
 USERS = {
-    "something reads the sum after the norm": lambda b, x1, x2, w: [
-        (t := pair(b, x1, x2, w))[1],
-        _neg(b, t[0]),
-    ],
-    "something reads the sum before the norm": _read_before,
-    "the weight is computed between the add and the norm": _late_weight,
-    "something reads the sum before the weight is computed": _weight_after_a_use,
-    "two norms read the same sum": _two_norms_of_one_sum,
-    "one binding is the first reader of two sums": _one_reader_of_two_sums,
-    "a pair follows a pair that has another epsilon": _chain,
-    "nothing uses the norm": _norm_unused,
-    "x1 is added to itself": _twice_x1,
+    "something reads the sum after the norm": f"{PAIR}late = R.negative(total)\nreturn norm, late",
+    "something reads the sum before the norm": READ_BEFORE,
+    "the weight is computed between the add and the norm": """
+total = R.add(x1, x2)
+norm = R.nn.rms_norm(total, R.negative(weight), axes=[-1])
+late = R.negative(total)
+return norm, late
+""",
+    "something reads the sum before the weight is computed": WEIGHT_AFTER_A_USE,
+    "two norms read the same sum": TWO_NORMS_OF_ONE_SUM,
+    "one binding is the first reader of two sums": ONE_READER_OF_TWO_SUMS,
+    "a pair follows a pair that has another epsilon": CHAIN,
+    "nothing uses the norm": NORM_UNUSED,
+    "x1 is added to itself": f"{PAIR.replace('x2', 'x1')}return norm, total",
 }
-SIZES = {"x1": ("n", 1, 64), "x2": ("n", 1, 64), "weight": (64,)}
 
 
-# The sum is an output of one dataflow block; its norm is in another, and a second pair is in no dataflow block.
-SUM_LEAVES_ITS_BLOCK = relax_module("""
-def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
-    with R.dataflow():
-        total = R.add(x1, x2)
-        early = R.exp(total)
-        R.output(total, early)
-    with R.dataflow():
-        norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-        R.output(norm)
-    again = R.add(norm, total)
-    last = R.nn.rms_norm(again, weight, axes=[-1], epsilon=0.5)
-    return (early, norm, again, last)
-""")
+def _make_function(body: str) -> tvm.IRModule:
+    """The function main with this body, in float32."""
+    return _make_pair(dtype="float32", body=body)
 
-# The sum is first read in a dataflow block; its norm comes after that block, outside any.
-NORM_OUTSIDE_THE_BLOCK = relax_module("""
-def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
-    with R.dataflow():
-        total = R.add(x1, x2)
-        early = R.exp(total)
-        R.output(total, early)
-    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-    return (early, norm, total)
-""")
 
-# The sum is first read outside of any dataflow block, and its norm is in one.
-NORM_IN_A_LATER_BLOCK = relax_module("""
-def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
+def _make_typed_anew() -> tvm.IRModule:
+    """A pair in a branch, then one that adds what the branch gives, for which the pass makes a new variable.
+
+    The rows of `chosen` are declared as n * 2 - n, and both branches have n.
+    """
+    add, norm, n = relax.op.add, relax.op.nn.rms_norm, tirx.Var("n", "int64")
+    rows, row = (relax.TensorType(shape, "float32") for shape in ((n, 1, 64), (64,)))
+    x1, x2, total, normed = (relax.Var(name, rows) for name in ("x1", "x2", "total", "norm"))
+    weight, builder = relax.Var("weight", row), relax.BlockBuilder()
+    values = {total: add(x1, x2), normed: norm(total, weight, axes=[-1])}
+    inner = relax.BindingBlock([relax.VarBinding(*both) for both in values.items()])
+    choice = relax.If(relax.const(True), relax.SeqExpr([inner], normed), relax.SeqExpr([], x2))
+    chosen = relax.Var("chosen", relax.TensorType([n * 2 - n, 1, 64], "float32"))
+    with builder.function("main", [x1, x2, weight]):
+        builder.emit_normalized(relax.VarBinding(chosen, builder.normalize(choice)))
+        total = builder.emit(add(chosen, chosen))
+        normed = builder.emit(norm(total, weight, axes=[-1], epsilon=0.5))
+        builder.emit_func_output(relax.Tuple([total, normed]))
+    return builder.get()
+
+
+def _make_users() -> tuple[tvm.IRModule, dict[str, str]]:
+    """(functions for each of USERS, with and without a dataflow block; by function, what it is about)."""
+    text, what = "", {}
+    for dataflow in (True, False):
+        for number, (about, body) in enumerate(USERS.items()):
+            name = f"user_{number}" + ("" if dataflow else "_alone")
+            text += write_function(body, dtype="float32", name=name, dataflow=dataflow)
+            what[name] = f"a function in which {about}"
+            what[name] += "" if dataflow else ", without a dataflow block"
+    return relax_module(text), what
+
+
+OTHERS = {
+    "a function whose sum is an output of its dataflow block": _make_function("""
+with R.dataflow():
     total = R.add(x1, x2)
     early = R.exp(total)
-    with R.dataflow():
-        norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-        later = R.negative(norm)
-        R.output(norm, later)
-    return (early, norm, later)
-""")
-
-# The sum is normalised in one branch and read in the other and afterwards.
-BRANCHES = relax_module("""
+    R.output(total, early)
+with R.dataflow():
+    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+    R.output(norm)
+again = R.add(norm, total)
+last = R.nn.rms_norm(again, weight, axes=[-1], epsilon=0.5)
+return (early, norm, again, last)
+"""),
+    # the sum is first read in that block
+    "a function whose norm is outside the sum's dataflow block": _make_function("""
+with R.dataflow():
+    total = R.add(x1, x2)
+    early = R.exp(total)
+    R.output(total, early)
+norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+return (early, norm, total)
+"""),
+    "a function that reads the sum before the dataflow block of its norm": _make_function("""
+total = R.add(x1, x2)
+early = R.exp(total)
+with R.dataflow():
+    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+    later = R.negative(norm)
+    R.output(norm, later)
+return (early, norm, later)
+"""),
+    # the sum is also read in the other branch and afterwards
+    "a function whose norm is in a branch": relax_module("""
 def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,), choose: R.Tensor((), "bool")):
     total = R.add(x1, x2)
     if choose:
@@ -1086,22 +1100,17 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,), choose: R.Tensor((), "bo
         chosen = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
     after = R.nn.rms_norm(total, weight, axes=[-1], epsilon=0.5)
     return (chosen, after, total)
-""")
-
-# A variable before the pair has the same name as the norm.
-SAME_NAME = relax_module("""
-def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
-    norm = R.negative(x1)
-    other = R.exp(norm)
-    total = R.add(x1, x2)
-    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-    return (norm, total, other)
-""")
-
-# x2 is overwritten after the add and before the norm.
-WRITTEN_BETWEEN = relax_module(
-    kernel("clear(a)", (3, 1, 64), "a[at] = T.float32(0)")
-    + """
+"""),
+    "a function in which two variables are called norm": _make_function("""
+norm = R.negative(x1)
+other = R.exp(norm)
+total = R.add(x1, x2)
+norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+return (norm, total, other)
+"""),
+    "a function in which x2 is overwritten between the add and the norm": relax_module(
+        kernel("clear(a)", (3, 1, 64), "a[at] = T.float32(0)")
+        + """
 @bare
 def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,)):
     total = R.add(x1, x2)
@@ -1109,58 +1118,18 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,)):
     norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
     return (norm, cleared)
 """
-)
-
-
-def _typed_anew(builder, x1, x2, w):
-    """A pair in a branch, then one that adds what the branch gives, for which the pass makes a new variable.
-
-    The rows of `chosen` are declared as n * 2 - n, and both branches have n.
-    """
-    total, norm = (relax.Var(name, x1.ty) for name in ("total", "norm"))
-    normed = relax.op.nn.rms_norm(total, w, axes=[-1])
-    inner = [relax.VarBinding(total, relax.op.add(x1, x2)), relax.VarBinding(norm, normed)]
-    then = relax.SeqExpr([relax.BindingBlock(inner)], norm)
-    choice = relax.If(relax.const(True), then, relax.SeqExpr([], x2))
-    n = x1.ty.shape[0]
-    chosen = relax.Var("chosen", relax.TensorType([n * 2 - n, 1, 64], "float32"))
-    builder.emit_normalized(relax.VarBinding(chosen, builder.normalize(choice)))
-    return list(pair(builder, chosen, chosen, w, 0.5))
-
-
-TYPED_ANEW = module(_typed_anew, SIZES, "float32", dataflow=False)
-
-
-def _users() -> tuple[tvm.IRModule, dict[str, str]]:
-    """(functions for each of USERS, with and without a dataflow block; by function, what it is about)."""
-    builder, what = relax.BlockBuilder(), {}
-    for dataflow in (True, False):
-        for number, (about, build) in enumerate(USERS.items()):
-            name = f"user_{number}" + ("" if dataflow else "_alone")
-            add_function(builder, name, build, SIZES, "float32", dataflow=dataflow)
-            what[name] = f"a function in which {about}"
-            what[name] += "" if dataflow else ", without a dataflow block"
-    return builder.get(), what
-
-
-OTHERS = {
-    "a function whose sum is an output of its dataflow block": SUM_LEAVES_ITS_BLOCK,
-    "a function whose norm is outside the sum's dataflow block": NORM_OUTSIDE_THE_BLOCK,
-    "a function that reads the sum before the dataflow block of its norm": NORM_IN_A_LATER_BLOCK,
-    "a function whose norm is in a branch": BRANCHES,
-    "a function in which two variables are called norm": SAME_NAME,
-    "a function in which x2 is overwritten between the add and the norm": WRITTEN_BETWEEN,
-    "a function in which the pass makes a new variable for x1 and x2 of a pair": TYPED_ANEW,
+    ),
+    "a function in which the pass makes a new variable for x1 and x2 of a pair": _make_typed_anew(),
 }
 
 
 def test_4_5_fires_whoever_reads_the_sum(impl) -> None:
     """other readers of the sum do not keep the add alive, and get the right one, before or after the norm"""
-    mod, what = _users()
+    mod, what = _make_users()
 
-    def no_add_is_left(fused: tvm.IRModule) -> None:
-        for (name, about), build in zip(what.items(), [*USERS.values()] * 2, strict=True):
-            if build is _weight_after_a_use:
+    def check_no_add_is_left(fused: tvm.IRModule) -> None:
+        for (name, about), body in zip(what.items(), [*USERS.values()] * 2, strict=True):
+            if body is WEIGHT_AFTER_A_USE:
                 continue  # no place is right for the kernel: the sum is read before the weight exists
             called = operators(fused, name)
             PLACE.that(
@@ -1172,30 +1141,29 @@ def test_4_5_fires_whoever_reads_the_sum(impl) -> None:
                 "pass.",
             )
 
-    _fuse(impl, mod, "a function", fires=no_add_is_left, functions=what, settles=True)
+    _judge_fuse(impl, mod, "a function", fires=check_no_add_is_left, functions=what, settles=True)
 
 
 def test_4_5_keeps_the_numbers(impl) -> None:
     """a sum that other dataflow blocks and branches read stays right, and so does one whose argument is overwritten"""
     for title, mod in OTHERS.items():
-        _fuse(impl, mod, title)
+        _judge_fuse(impl, mod, title)
 
 
-def _with_company() -> tvm.IRModule:
+def _make_company() -> tvm.IRModule:
     """A pair in a function with attributes, a function without a pair, and a kernel that already has the name."""
-    builder = relax.BlockBuilder()
-    squatter = sound.cpu_kernel(_dims((2, 1)), 64, "float32", 1e-3)
-    builder.add_func(squatter, "fuse_add_norm_decode")
-    both = lambda b, x1, x2, w: list(pair(b, x1, x2, w, 0.25))  # noqa: E731
-    add_function(builder, "decode", both, SIZES, "float32", attrs={"num_input": 2})
-    add_function(builder, "other", lambda b, x1, x2, w: [_neg(b, x1), x2, w], SIZES, "float32")
-    return builder.get().with_attr("model", "two functions")
+    body = f'R.func_attr({{"num_input": 2}})\n{PAIR.replace("1e-5", "0.25")}return total, norm'
+    text = write_function(body, dtype="float32", name="decode")
+    text += write_function("other = R.negative(x1)", dtype="float32", name="other")
+    mod = relax_module(text).with_attr("model", "two functions")
+    mod["fuse_add_norm_decode"] = sound.cpu_kernel(_make_row_dims((2, 1)), 64, "float32", 1e-3)
+    return mod
 
 
 def test_4_5_keeps_its_company(impl) -> None:
     """attributes, other functions, and a kernel that already has the name, all stay"""
-    mod = _with_company()
-    fused = _fuse(impl, mod, "a module with attributes and other functions", runs=False)
+    mod = _make_company()
+    fused = _judge_fuse(impl, mod, "a module with attributes and other functions", runs=False)
     what = "After your pass, the function has lost its attribute num_input."
     why = "Later passes read it: it says which parameters are weights."
     PLACE.equal(dict(fused["decode"].attrs).get("num_input"), 2, what, why=why)
@@ -1218,8 +1186,8 @@ def test_4_5_costs_less(impl) -> None:
     """one launch and four fifths of the bytes, on CUDA too"""
     for target in (LLVM, CUDA):
         mod = unfused((1, 512, 4096), "float16")
-        fused = _fuse(impl, mod, "a pair", target, runs=False)
-        before, after = _total(mod), _total(fused)
+        fused = _judge_fuse(impl, mod, "a pair", target, runs=False)
+        before, after = _count_bytes(mod), _count_bytes(fused)
         MEASURE.that(
             after < 0.81 * before and len(kernels(fused)) == 1,
             f"For {target.kind.name}, the module after your pass has {len(kernels(fused))} kernels and moves {after:,} "
@@ -1233,7 +1201,7 @@ def test_4_5_leaves_targets_without_kernels_alone(impl) -> None:
     """a target that has neither threads nor LLVM gets its module back"""
     mod, title = unfused(("n", 1, 64), "float32"), 'a pair for the target "c", which has no kernel,'
     why = "Unfused, the module compiles for this target."
-    _fuse(impl, mod, title, Target("c"), stays=True, why=why, read=NOT_FIRE)
+    _judge_fuse(impl, mod, title, Target("c"), stays=True, why=why, read=NOT_FIRE)
 
 
 def observe_4_5(impl):
@@ -1243,9 +1211,8 @@ def observe_4_5(impl):
         results = run(fused, arguments(mod["main"]))
         return [np.round(one.reshape(-1)[:5], 1).tolist() for one in results]
 
-    builds = (_read_before, _two_norms_of_one_sum, _one_reader_of_two_sums)
-    modules = [module(build, SIZES, "float32") for build in builds]
-    modules += [NORM_OUTSIDE_THE_BLOCK, SAME_NAME, TYPED_ANEW]
+    bodies = READ_BEFORE, TWO_NORMS_OF_ONE_SUM, ONE_READER_OF_TWO_SUMS
+    modules = *map(_make_function, bodies), *OTHERS.values()
     passes = observe_pass(lambda: impl.FuseAddRMSNorm(LLVM), *modules, runs=False)
     return [sums, *passes]
 
@@ -1253,15 +1220,14 @@ def observe_4_5(impl):
 # --- 4.7 ------------------------------------------------------------------------------------------
 
 
-def _with_neighbours() -> tvm.IRModule:
+def _make_neighbours() -> tvm.IRModule:
     """A module whose main is neither its only function nor the first, and holds more than a pair."""
-    builder = relax.BlockBuilder()
-    for name, build in (("first", _chain), ("main", _read_before), ("second", _norm_unused)):
-        add_function(builder, name, build, SIZES, "float32")
-    return builder.get()
+    bodies = {"first": CHAIN, "main": READ_BEFORE, "second": NORM_UNUSED}
+    texts = (write_function(body, dtype="float32", name=name) for name, body in bodies.items())
+    return relax_module("".join(texts))
 
 
-def _moved(impl, mod: tvm.IRModule, target: Target, sizes: dict[str, int]) -> tuple:
+def _ask_bytes_moved(impl, mod: tvm.IRModule, target: Target, sizes: dict[str, int]) -> tuple:
     """What bytes_moved returns. The check fails if that is not a pair of numbers."""
     found = impl.bytes_moved(mod, target, sizes)
     MEASURE.that(
@@ -1279,17 +1245,17 @@ def test_4_7_counts_what_is_moved(impl) -> None:
     cases = [
         (unfused(("n", 1, 4096), "float16"), {"n": 8}),
         (unfused((1, 512, 4096), "bfloat16"), {}),
-        (module(_two_norms_of_one_sum, SIZES, "float32"), {"n": 5}),
-        (_with_neighbours(), {"n": 3}),
+        (_make_function(TWO_NORMS_OF_ONE_SUM), {"n": 5}),
+        (_make_neighbours(), {"n": 3}),
     ]
     for mod, sizes in cases:
-        expected = _total(mod, sizes), _total(sound.FuseAddRMSNorm(CUDA)(mod), sizes)
+        expected = _count_bytes(mod, sizes), _count_bytes(sound.FuseAddRMSNorm(CUDA)(mod), sizes)
         what = "bytes_moved does not return the bytes of main before and after the pass."
         why = "Add up `read` and `written` of all rows that binding_bytes returns for `main` of each module."
-        MEASURE.equal(_moved(impl, mod, CUDA, sizes), expected, what, why=why)
+        MEASURE.equal(_ask_bytes_moved(impl, mod, CUDA, sizes), expected, what, why=why)
     mod = cases[0][0]
-    unchanged = _total(mod, {"n": 8})
-    found = _moved(impl, mod, Target("c"), {"n": 8})
+    unchanged = _count_bytes(mod, {"n": 8})
+    found = _ask_bytes_moved(impl, mod, Target("c"), {"n": 8})
     what = 'bytes_moved(mod, "c", …) counts a fused pair, although the target "c" has no kernel.'
     why = "Give the pass the target that bytes_moved was given. For this target the pass leaves the pair alone."
     MEASURE.equal(found, (unchanged, unchanged), what, why=why)
@@ -1298,7 +1264,7 @@ def test_4_7_counts_what_is_moved(impl) -> None:
 def observe_4_7(impl):
     return [
         lambda: tuple(impl.bytes_moved(unfused(("n", 1, 4096), "float16"), CUDA, {"n": 8})),
-        lambda: tuple(impl.bytes_moved(module(_chain, SIZES, "float32"), CUDA, {"n": 5})),
+        lambda: tuple(impl.bytes_moved(_make_function(CHAIN), CUDA, {"n": 5})),
         lambda: tuple(impl.bytes_moved(unfused((3, 64), "float16"), Target("c"), {})),
-        lambda: tuple(impl.bytes_moved(_with_neighbours(), CUDA, {"n": 3})),
+        lambda: tuple(impl.bytes_moved(_make_neighbours(), CUDA, {"n": 3})),
     ]

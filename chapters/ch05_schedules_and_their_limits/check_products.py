@@ -48,7 +48,7 @@ def unscheduled(
     return te.create_prim_func([w, x, b, total], "int64")
 
 
-def array(seed: int, *shape: int) -> np.ndarray:
+def draw(seed: int, *shape: int) -> np.ndarray:
     """Random numbers in float32."""
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
@@ -59,7 +59,7 @@ def run(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, target: Target) -> np
     return run_compiled(tvm.IRModule({"main": func}), [w, x, poison], target)[2]
 
 
-def blocks(func: tirx.PrimFunc) -> set[str]:
+def name_blocks(func: tirx.PrimFunc) -> set[str]:
     """The names of the blocks of `func`."""
     return {block.name_hint for block in nodes(func.body, SBlock)}
 
@@ -89,7 +89,7 @@ class LoopOfSums:
         return f"{self.loop.loop_var.name}{' (along k)' if self.steps else ''}{kind} {int(self.loop.extent)}"
 
 
-def sums(func: tirx.PrimFunc) -> list[tuple[SBlockRealize, list[LoopOfSums]]]:
+def find_sums(func: tirx.PrimFunc) -> list[tuple[SBlockRealize, list[LoopOfSums]]]:
     """Each block that adds up the product, with the loops around it, outermost first; copies are left out."""
     loops = list(reversed(nodes(func.body, tirx.For)))
     found = []
@@ -108,14 +108,14 @@ def sums(func: tirx.PrimFunc) -> list[tuple[SBlockRealize, list[LoopOfSums]]]:
     return found
 
 
-def loops_of_sums(func: tirx.PrimFunc) -> list[list[LoopOfSums]]:
-    return [loops for _, loops in sums(func)]
+def find_loops(func: tirx.PrimFunc) -> list[list[LoopOfSums]]:
+    return [loops for _, loops in find_sums(func)]
 
 
 def _indices_of_w(func: tirx.PrimFunc) -> list[tuple[list[Expr], list[LoopOfSums]]]:
     """For each load of w: its indices in the variables of the loops around it, and these loops."""
     found = []
-    for realize, loops in sums(func):
+    for realize, loops in find_sums(func):
         values = zip(realize.block.iter_vars, realize.iter_values, strict=True)
         axes = {axis.var: value for axis, value in values}
         for load in loads(realize.block.body, func.params[0]):
@@ -136,7 +136,7 @@ def vectors_along_w(func: tirx.PrimFunc) -> list[str]:
 def vectors_in_partial_sums(func: tirx.PrimFunc) -> list[bool]:
     """For each vectorized loop around sums that read w: whether it stores its sums side by side."""
     found = []
-    for realize, loops in sums(func):
+    for realize, loops in find_sums(func):
         values = zip(realize.block.iter_vars, realize.iter_values, strict=True)
         axes = {axis.var: value for axis, value in values}
         if not loads(realize.block.body, func.params[0]):
@@ -148,14 +148,16 @@ def vectors_in_partial_sums(func: tirx.PrimFunc) -> list[bool]:
     return found
 
 
-def tiles(func: tirx.PrimFunc) -> list[tuple[list[LoopOfSums], list[LoopOfSums], list[LoopOfSums]]]:
+def find_tiles(
+    func: tirx.PrimFunc,
+) -> list[tuple[list[LoopOfSums], list[LoopOfSums], list[LoopOfSums]]]:
     """For each block that multiplies elements of w: its loops outside of the steps along k, those steps, those inside.
 
     The steps are the innermost loop along k that is not written out, and the loops along k around and in it with
     nothing else between them. Loops of one iteration are left out.
     """
     found = []
-    for realize, loops in sums(func):
+    for realize, loops in find_sums(func):
         if not loads(realize.block.body, func.params[0]):
             continue
         loops = [one for one in loops if int(one.loop.extent) > 1]
@@ -169,11 +171,11 @@ def tiles(func: tirx.PrimFunc) -> list[tuple[list[LoopOfSums], list[LoopOfSums],
     return found
 
 
-def inits_in_steps(func: tirx.PrimFunc) -> list[str]:
+def find_inits_in_steps(func: tirx.PrimFunc) -> list[str]:
     """The loops along k that are not written out, around a block that still holds its init."""
     return [
         f"{realize.block.name_hint} in {one}"
-        for realize, loops in sums(func)
+        for realize, loops in find_sums(func)
         for one in loops
         if realize.block.init is not None and one.steps and not one.written_out
     ]
@@ -181,33 +183,31 @@ def inits_in_steps(func: tirx.PrimFunc) -> list[str]:
 
 def copies_out_with_sums(func: tirx.PrimFunc) -> bool:
     """Whether what writes the last parameter is in the parallel loop in which the sums are."""
-    loops = [one.loop for loops in loops_of_sums(func) for one in loops]
+    loops = [one.loop for loops in find_loops(func) for one in loops]
     around = [loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
     return any(count(loop.body, func.params[-1]) > 0 for loop in around)
 
 
-def widest(func: tirx.PrimFunc) -> int:
+def find_widest(func: tirx.PrimFunc) -> int:
     """The extent of the longest vectorized loop around the sums; 1 if there is none."""
-    every = (one for loops in loops_of_sums(func) for one in loops)
+    every = (one for loops in find_loops(func) for one in loops)
     return max([1, *(int(one.loop.extent) for one in every if one.vectorized)])
 
 
 def is_parallel(func: tirx.PrimFunc) -> bool:
     """Whether the sums are in a parallel loop of several iterations; copies of x and of the result do not count."""
-    every = [one.loop for loops in loops_of_sums(func) for one in loops]
+    every = [one.loop for loops in find_loops(func) for one in loops]
     return any(loop.kind == tirx.ForKind.PARALLEL and int(loop.extent) > 1 for loop in every)
 
 
-def sums_of_a_step(func: tirx.PrimFunc, written_out: bool = False) -> list[tuple[int, int]]:
+def sums_of_a_step(func: tirx.PrimFunc) -> list[tuple[int, int]]:
     """For each block that adds up the product: (sums that one step of k adds to, those of them in one vector).
 
-    These sums must be kept: the loops over them are inside the innermost one along k. written_out: unrolled steps
-    count as one.
+    These sums must be kept: the loops over them are inside the innermost one along k.
     """
-    left_out = {tirx.ForKind.UNROLLED} if written_out else set()
     found = []
-    for loops in loops_of_sums(func):
-        steps = (n for n, one in enumerate(loops) if one.steps and one.loop.kind not in left_out)
+    for loops in find_loops(func):
+        steps = (n for n, one in enumerate(loops) if one.steps)
         inside = loops[max(steps, default=-1) + 1 :]
         lanes = math.prod(int(one.loop.extent) for one in inside if one.vectorized)
         found.append((math.prod(int(one.loop.extent) for one in inside), lanes))
@@ -217,7 +217,7 @@ def sums_of_a_step(func: tirx.PrimFunc, written_out: bool = False) -> list[tuple
 # --- what limits it -------------------------------------------------------------------------------
 
 
-def times_w_is_loaded(func: tirx.PrimFunc) -> int:
+def count_loads_of_w(func: tirx.PrimFunc) -> int:
     """How often the kernel loads each element of w: once per iteration of a loop that w does not depend on.
 
     A loop that does not move along w, around a serial one that does, loads the same elements again each time. Unrolled
@@ -274,7 +274,7 @@ def inner_loop(func: tirx.PrimFunc, target: Target) -> InnerLoop | None:
 def describe_limits(func: tirx.PrimFunc, target: Target) -> list[str]:
     """Sentences about a scheduled NT_matmul of constant sizes that may say why it is slow; each was counted."""
     said = []
-    if inits := inits_in_steps(func):
+    if inits := find_inits_in_steps(func):
         said.append(
             f"an init is inside a loop along k: {', '.join(inits)}. Each step asks whether it is the first"
         )
@@ -284,7 +284,7 @@ def describe_limits(func: tirx.PrimFunc, target: Target) -> list[str]:
         )
     if not all(vectors_in_partial_sums(func)):
         said.append("the sums in the lanes of a vector are far apart in their buffer")
-    often = times_w_is_loaded(func)
+    often = count_loads_of_w(func)
     times = "once" if often == 1 else f"{often} times"
     said.append(f"each element of w is loaded {times} from the cache or from memory")
     registers = vector_registers(target)
@@ -297,7 +297,7 @@ def describe_limits(func: tirx.PrimFunc, target: Target) -> list[str]:
                 f"a step along k adds to {vectors} of {lanes} sums{waits}; the target has {registers.count} registers "
                 f"of {registers.lanes('float32')}"
             )
-    for around, steps, inside in tiles(func):
+    for around, steps, inside in find_tiles(func):
         left = [str(one) for one in inside if not one.vectorized and not one.written_out]
         if left:
             said.append(f"inside the steps along k, a loop over sums is serial: {', '.join(left)}")
@@ -319,7 +319,7 @@ def describe_limits(func: tirx.PrimFunc, target: Target) -> list[str]:
 # --- how long it takes ----------------------------------------------------------------------------
 
 
-def times(schedules: list[Schedule | None], rows, n: int, k: int) -> list[float]:
+def measure(schedules: list[Schedule | None], rows, n: int, k: int) -> list[float]:
     """Seconds of a call of the kernel by each of `schedules`, None for unscheduled: medians of interleaved runs.
 
     One thread runs them, and its CPU time is measured. Several threads on a busy machine wait for one another, and a
@@ -329,7 +329,7 @@ def times(schedules: list[Schedule | None], rows, n: int, k: int) -> list[float]
     plain = unscheduled(rows, n, k)
     funcs = [plain if schedule is None else schedule(plain, target) for schedule in schedules]
     kernels = [compile_once(tvm.IRModule({"main": func}), target)["main"] for func in funcs]
-    arrays = array(1, n, k), array(2, *rows, k), np.zeros((*rows, n), "float32")
+    arrays = draw(1, n, k), draw(2, *rows, k), np.zeros((*rows, n), "float32")
     w, x, out = (tvm.runtime.tensor(a) for a in arrays)
     spent: list[list[float]] = [[] for _ in kernels]
     with _one_thread():

@@ -64,15 +64,15 @@ def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return a.astype("int64") @ b.astype("int64").T + c
 
 
-def computes_the_same(scheduled: Callable, impl, whose: str, read: Section) -> None:
+def check_product(scheduled: Callable, impl, whose: str, read: Section) -> None:
     """What `scheduled(impl, sizes)` makes gives A @ B.T + C for all SIZES, interpreted and compiled."""
     hint = "sch.split, which adds a predicate that skips the iterations beyond the end of a loop"
     for sizes in SIZES:
         sch, given, size = scheduled(impl, sizes), arrays(*sizes), f"sizes {sizes}"
-        _writes(sch, given, product(*given[:3]), whose, size, hint, read)
+        _check_result(sch, given, product(*given[:3]), whose, size, hint, read)
 
 
-def _writes(
+def _check_result(
     sch: s_tir.Schedule, given: list, expected: np.ndarray, whose: str, size: str, hint: str, read
 ) -> None:
     """The last of `given` is `expected` after `sch` ran on it, interpreted and compiled; hint: if it goes outside."""
@@ -91,13 +91,13 @@ def _writes(
 
 
 def loops_of(sch: s_tir.Schedule, name: str = "matmul") -> list[tirx.For]:
-    names, what = _names(sch), f"The program does not have one block called {name}."
+    names, what = _name_blocks(sch), f"The program does not have one block called {name}."
     why = f"What comes next takes the loops around {name}."
     INIT.that(names.count(name) == 1, what, expected=name, yours=", ".join(names), why=why)
     return [sch.get(loop) for loop in sch.get_loops(name)]
 
 
-def _found(sch: s_tir.Schedule, handle: object, kind: str) -> str:
+def _name_handle(sch: s_tir.Schedule, handle: object, kind: str) -> str:
     """The name of the loop or block that a returned `handle` finds, or that it is not one. kind: which of the two."""
     try:
         found = sch.get(handle)
@@ -106,7 +106,7 @@ def _found(sch: s_tir.Schedule, handle: object, kind: str) -> str:
         return f"{type(handle).__name__}, which is not a {kind} of the schedule"
 
 
-def _changes(sch: s_tir.Schedule, func: tirx.PrimFunc, whose: str, read: Section) -> None:
+def _check_changed(sch: s_tir.Schedule, func: tirx.PrimFunc, whose: str, read: Section) -> None:
     """`sch`, a schedule of `func` that an answer was given, holds another program now."""
     read.that(
         not tvm_ffi.structural_equal(sch.mod["main"], func),
@@ -121,11 +121,11 @@ def extents(loops: list[tirx.For]) -> list[int]:
     return [int(loop.extent) for loop in loops]
 
 
-def drives(sch: s_tir.Schedule, name: str = "matmul") -> list[str]:
-    """For each loop around a block, the axes that it drives and its step in each: `i*4`, or `i*4 j*8`."""
+def find_axes(sch: s_tir.Schedule) -> list[str]:
+    """For each loop around matmul, the axes that it drives and its step in each: `i*4`, or `i*4 j*8`."""
     found = []
-    for loop in loops_of(sch, name):
-        steps = [(axis, _width(at, loop.loop_var)) for axis, at in _bindings(sch, name).items()]
+    for loop in loops_of(sch):
+        steps = [(axis, _step(at, loop.loop_var)) for axis, at in _bindings(sch, "matmul").items()]
         found.append(" ".join(f"{axis.name}*{width}" for axis, width in steps if width))
     return found
 
@@ -138,7 +138,7 @@ def _bindings(sch: s_tir.Schedule, name: str) -> dict:
     return dict(zip([axis.var for axis in block.iter_vars], realize.iter_values, strict=True))
 
 
-def _width(value, var) -> int:
+def _step(value, var) -> int:
     """By how much `value` grows when `var` goes from 0 to 1 and every other variable is 0."""
     zero = {v: tirx.IntImm("int32", 0) for v in nodes(value, tvm.ir.Var)}
     simplify = tvm.sym.Analyzer().simplify
@@ -152,10 +152,10 @@ def _width(value, var) -> int:
 TILED = ((SIZES[0], 4, 8), (SIZES[1], 4, 8), ((2, 3, 6), 3, 5))  # the last is smaller than its tile
 
 
-def _tiled(impl, sizes, rows=4, columns=8) -> s_tir.Schedule:
+def _tile(impl, sizes, rows=4, columns=8) -> s_tir.Schedule:
     sch, func = s_tir.Schedule(matmul_bias(*sizes)), matmul_bias(*sizes)
     impl.tile(sch, rows, columns)
-    _changes(sch, func, f"For sizes {sizes}, tile(sch, {rows}, {columns})", HANDLES)
+    _check_changed(sch, func, f"For sizes {sizes}, tile(sch, {rows}, {columns})", HANDLES)
     return sch
 
 
@@ -163,7 +163,7 @@ def test_5_1_makes_five_loops(impl) -> None:
     """row tiles, column tiles, steps, rows, columns, in this order"""
     for sizes, rows, columns in TILED:
         m, n, k = sizes
-        sch = _tiled(impl, sizes, rows, columns)
+        sch = _tile(impl, sizes, rows, columns)
         wanted = [-(-m // rows), -(-n // columns), k, rows, columns]
         tile = f"a ({rows}, {columns}) tile of sizes {sizes}"
         what = f"After tile(sch, {rows}, {columns}), the loops of matmul do not have the extents of {tile}."
@@ -176,13 +176,13 @@ def test_5_1_makes_five_loops(impl) -> None:
             "much. The inner loop of a split moves its axis by one, the outer loop by as much as a tile is wide."
         )
         several = [n for n in range(5) if wanted[n] > 1]  # a single iteration moves no axis
-        mine, steps = ([entries[n] for n in several] for entries in (drives(sch), steps))
+        mine, steps = ([entries[n] for n in several] for entries in (find_axes(sch), steps))
         LOOPS.equal(mine, steps, what, why=why)
 
 
 def test_5_1_computes_the_same(impl) -> None:
     """the numbers are the same, also where the sizes are not multiples of the tile"""
-    computes_the_same(_tiled, impl, "tile", LOOPS)
+    check_product(_tile, impl, "tile", LOOPS)
 
 
 def test_5_1_returns_the_loops(impl) -> None:
@@ -198,7 +198,7 @@ def test_5_1_returns_the_loops(impl) -> None:
         yours=repr(loops)[:200],
         why="The caller needs the loops, for example to make one of them parallel.",
     )
-    mine = [_found(sch, loop, "loop") for loop in loops]
+    mine = [_name_handle(sch, loop, "loop") for loop in loops]
     HANDLES.that(
         all("not a loop" not in name for name in mine),
         "tile returns something that is not the handle of a loop of the schedule.",
@@ -214,21 +214,17 @@ def test_5_1_returns_the_loops(impl) -> None:
 
 
 def observe_5_1(impl):
-    def seen(sizes, rows, columns):
-        sch = _tiled(impl, sizes, rows, columns)
-        return extents(loops_of(sch)), drives(sch)
+    def describe(sizes, rows, columns):
+        sch = _tile(impl, sizes, rows, columns)
+        return extents(loops_of(sch)), find_axes(sch)
 
     def returned():
         return len(impl.tile(s_tir.Schedule(matmul_bias(*SIZES[0])), 4, 8))
 
-    return [*(partial(seen, *case) for case in TILED), returned]
+    return [*(partial(describe, *case) for case in TILED), returned]
 
 
 # --- 5.2 ------------------------------------------------------------------------------------------
-
-
-def _kinds(sch: s_tir.Schedule, name: str = "matmul") -> list[str]:
-    return [ForKind(loop.kind).name.lower() for loop in loops_of(sch, name)]
 
 
 def _shared(sch: s_tir.Schedule, one: str = "matmul", other: str = "bias") -> list[tirx.For]:
@@ -237,7 +233,7 @@ def _shared(sch: s_tir.Schedule, one: str = "matmul", other: str = "bias") -> li
     return [a for a, b in zip(mine, theirs, strict=False) if a.same_as(b)]
 
 
-def _names(sch: s_tir.Schedule) -> list[str]:
+def _name_blocks(sch: s_tir.Schedule) -> list[str]:
     return [block.name_hint for block in nodes(sch.mod["main"].body, s_tir.SBlock)]
 
 
@@ -248,7 +244,7 @@ def _inits(sch: s_tir.Schedule) -> list[s_tir.SBlock]:
 def test_5_2_schedules(impl) -> None:
     """scheduled returns a schedule of the given function, and TVM refuses none of its primitives"""
     for sizes in SIZES:
-        sch = _scheduled(impl, sizes)
+        sch = _schedule(impl, sizes)
         why = "The caller compiles `sch.mod`."
         INIT.returns(sch, s_tir.Schedule, "scheduled", "a Schedule", expected="return sch", why=why)
         mine, given = (
@@ -259,7 +255,7 @@ def test_5_2_schedules(impl) -> None:
         INIT.equal(mine, given, what, why="`func` is any program that `matmul_bias` makes.")
 
 
-def _scheduled(impl, sizes, rows=4, columns=8) -> s_tir.Schedule:
+def _schedule(impl, sizes, rows=4, columns=8) -> s_tir.Schedule:
     try:
         return impl.scheduled(matmul_bias(*sizes), rows, columns)
     except s_tir.ScheduleError as error:
@@ -289,12 +285,12 @@ def _scheduled(impl, sizes, rows=4, columns=8) -> s_tir.Schedule:
 def test_5_2_takes_the_init_out_of_the_steps(impl) -> None:
     """no step asks whether it is the first, and the init of a tile stays with the tile"""
     for sizes in SIZES:
-        sch = _scheduled(impl, sizes)
+        sch = _schedule(impl, sizes)
         what = "In scheduled, the init is still inside the block matmul."
         expected = "two blocks, one that sets the sums to 0 and one that adds"
         why = "While the init is inside, every step asks whether it is the first of its sum."
         INIT.that(not _inits(sch), what, expected=expected, yours=listing(sch.mod["main"]), why=why)
-        inits = sum(name.endswith("_init") for name in _names(sch))
+        inits = sum(name.endswith("_init") for name in _name_blocks(sch))
         what = "The program that scheduled makes does not have exactly one block whose name ends in _init."
         INIT.equal(inits, 1, what, why="decompose_reduction makes one; call it once.")
         shared = _shared(sch, "matmul_update", "matmul_init")
@@ -313,11 +309,9 @@ def test_5_2_keeps_the_machine_busy(impl) -> None:
     """the update is parallel over tiles and vectorized over columns, and the bias runs in a tile"""
     m, n, k = SIZES[0]
     for rows, columns in ((4, 8), (2, 4)):
-        sch = _scheduled(impl, SIZES[0], rows, columns)
+        sch = _schedule(impl, SIZES[0], rows, columns)
         loops = loops_of(sch, "matmul_update")
-        found = [
-            f"{a} {b}" for a, b in zip(_kinds(sch, "matmul_update"), extents(loops), strict=True)
-        ]
+        found = [f"{ForKind(loop.kind).name.lower()} {int(loop.extent)}" for loop in loops]
         tiles = (m // rows) * (n // columns)
         KINDS.equal(
             found,
@@ -336,22 +330,23 @@ def test_5_2_keeps_the_machine_busy(impl) -> None:
 
 def test_5_2_computes_the_same(impl) -> None:
     """the numbers are the same, also where the sizes are not multiples of the tile"""
-    computes_the_same(_scheduled, impl, "scheduled", INIT)
+    check_product(_schedule, impl, "scheduled", INIT)
 
 
 def observe_5_2(impl):
-    def seen(sizes, rows, columns):
+    def describe(sizes, rows, columns):
         sch = impl.scheduled(matmul_bias(*sizes), rows, columns)
         loops = nodes(sch.mod["main"].body, tirx.For)
-        return _names(sch), [(loop.kind, int(loop.extent)) for loop in loops], len(_inits(sch))
+        shapes = [(loop.kind, int(loop.extent)) for loop in loops]
+        return _name_blocks(sch), shapes, len(_inits(sch))
 
-    return [partial(seen, *case) for case in TILED]
+    return [partial(describe, *case) for case in TILED]
 
 
 # --- 5.3 ------------------------------------------------------------------------------------------
 
 
-def _reason(name: str) -> str:
+def _find_reason(name: str) -> str:
     """Why TVM refuses an attempt, from its error and from the producers of the bias."""
     sch = s_tir.Schedule(matmul_bias(4, 4, 4))
     try:
@@ -378,7 +373,7 @@ def test_5_3_names_each_reason(impl) -> None:
         yours = repr(given[name])[:200]
         expect.that(given[name] in reference.REASONS, what, expected=wanted, yours=yours)
         REFUSED.that(
-            given[name] == _reason(name),
+            given[name] == _find_reason(name),
             f"TVM refuses “{name}” for another reason than the one that you give.",
             expected="the condition in the last line of TVM's error that fails here",
             yours=given[name],
@@ -396,7 +391,7 @@ def observe_5_3(impl):
 # --- 5.4 ------------------------------------------------------------------------------------------
 
 
-def _forced(sizes: tuple[int, int, int], given: list[np.ndarray]) -> np.ndarray:
+def _run_forced(sizes: tuple[int, int, int], given: list[np.ndarray]) -> np.ndarray:
     return run_compiled(tvm.IRModule({"main": forced(*sizes)}), given)[3]
 
 
@@ -404,7 +399,7 @@ def test_5_4_says_how_wrong_it_is(impl) -> None:
     """forced_error gives the error of the forced version, for any bias and any number of steps"""
     for sizes in ((3, 4, 1), (3, 4, 2), (2, 5, 9)):
         given = arrays(*sizes, seed=sizes[2])
-        wrong = _forced(sizes, given) - product(*given[:3])
+        wrong = _run_forced(sizes, given) - product(*given[:3])
         for shape in (wrong.shape, (wrong.size,)):  # one error per element, whatever the shape
             c, error = given[2].reshape(shape), wrong.reshape(shape)
             kept = c.copy()
@@ -430,12 +425,12 @@ def test_5_4_says_how_wrong_it_is(impl) -> None:
 
 
 def observe_5_4(impl):
-    def seen(k, *shape):
+    def describe(k, *shape):
         c = np.arange(1, 7, dtype=np.int32).reshape(shape)
         error = np.asarray(impl.forced_error(c, k))
         return error.tolist(), c.tolist(), np.shares_memory(error, c)
 
-    return [partial(seen, *case) for case in ((1, 2, 3), (2, 2, 3), (9, 2, 3), (2, 6))]
+    return [partial(describe, *case) for case in ((1, 2, 3), (2, 2, 3), (9, 2, 3), (2, 6))]
 
 
 # --- 5.5 ------------------------------------------------------------------------------------------
@@ -476,19 +471,23 @@ def test_5_5_is_a_test_that_sees_nothing(impl) -> None:
     BREAK.equal(dtypes, ["int8", "int8", "int32"], what, why=why)
     zero, why = "The bias in blind_test has a zero in it.", "Adding zero twice is always right."
     BREAK.that(bool((c != 0).all()), zero, expected="no zero in C", yours=c, why=why)
-    out = _forced(tuple(sizes), [a, b, c, np.zeros(shapes[2], np.int32)])
+    out = _run_forced(tuple(sizes), [a, b, c, np.zeros(shapes[2], np.int32)])
     what = "On the inputs of blind_test the forced version is wrong, so this test sees the mistake."
     why = "The error is the one of exercise 5.4. Find sizes for which it is zero although the bias is not."
     BREAK.close(out, product(a, b, c), what, rtol=0, atol=0, why=why)
 
 
 def observe_5_5(impl):
-    def noticed():
+    def describe():
         sizes, (a, b, c) = impl.blind_test()
-        out = _forced(tuple(sizes), [a, b, c, np.zeros_like(c)])
+        out = _run_forced(tuple(sizes), [a, b, c, np.zeros_like(c)])
         return int(np.abs(out - product(a, b, c)).max() > 0), bool((c != 0).all())
 
-    return [noticed, lambda: impl.blind_test()[0][2] == 1, lambda: min(impl.blind_test()[0]) > 0]
+    return [
+        describe,
+        lambda: impl.blind_test()[0][2] == 1,
+        lambda: min(impl.blind_test()[0]) > 0,
+    ]
 
 
 # --- 5.6: the sums of rows -----------------------------------------------------------------------
@@ -497,13 +496,13 @@ def observe_5_5(impl):
 ROWS = ((4, 24), (3, 40), (1, 8), (5, 4))  # the last two: a single row, a single group
 
 
-def _sums_rows(scheduled: Callable, impl, whose: str) -> None:
+def _check_row_sums(scheduled: Callable, impl, whose: str) -> None:
     """What `scheduled(impl, sizes)` makes gives the sums of the rows of A for all ROWS, interpreted and compiled."""
     for sizes in ROWS:
         a = np.random.default_rng(0).integers(-99, 99, sizes, dtype=np.int32)
         given, size = [a, np.full(sizes[0], -12345, np.int32)], f"{sizes[0]} rows of {sizes[1]}"
         hint = "loops that cover each row once"
-        _writes(scheduled(impl, sizes), given, a.sum(axis=1), whose, size, hint, ROWWISE)
+        _check_result(scheduled(impl, sizes), given, a.sum(axis=1), whose, size, hint, ROWWISE)
 
 
 def _columns_of_sums(sch: s_tir.Schedule, name: str) -> dict[tuple[int, ...], list[int]]:
@@ -528,8 +527,8 @@ def _split_sums(impl, sizes) -> tuple[s_tir.Schedule, str]:
     """The schedule after partial_sums, and the name of the block that makes the partial sums."""
     sch, func = s_tir.Schedule(row_sums(*sizes)), row_sums(*sizes)
     impl.partial_sums(sch)
-    _changes(sch, func, f"For {sizes[0]} rows of {sizes[1]} columns, partial_sums", HANDLES)
-    names = _names(sch)
+    _check_changed(sch, func, f"For {sizes[0]} rows of {sizes[1]} columns, partial_sums", HANDLES)
+    names = _name_blocks(sch)
     others = [name for name in names if name not in ("root", "total")]
     ROWWISE.that(
         len(others) == 1 and "total" in names,
@@ -575,14 +574,14 @@ def test_5_6_gives_each_lane_its_columns(impl) -> None:
 
 def test_5_6_computes_the_same(impl) -> None:
     """the numbers are the same"""
-    _sums_rows(lambda *given: _split_sums(*given)[0], impl, "partial_sums")
+    _check_row_sums(lambda *given: _split_sums(*given)[0], impl, "partial_sums")
 
 
 def test_5_6_returns_the_block(impl) -> None:
     """the block of the partial sums comes back"""
     sch = s_tir.Schedule(row_sums(*ROWS[0]))
     block = impl.partial_sums(sch)
-    returned = _found(sch, block, "block")
+    returned = _name_handle(sch, block, "block")
     ROWWISE.that(
         returned not in ("total", "root") and "not a block" not in returned,
         "partial_sums does not return the block that makes the partial sums.",
@@ -593,7 +592,7 @@ def test_5_6_returns_the_block(impl) -> None:
 
 
 def observe_5_6(impl):
-    def seen(sizes):
+    def describe(sizes):
         sch, name = _split_sums(impl, sizes)
         shape = [int(n) for n in sch.get(sch.get_sblock(name)).writes[0].source.shape]
         return shape, _columns_of_sums(sch, name), extents(loops_of(sch, "total"))
@@ -601,7 +600,7 @@ def observe_5_6(impl):
     def returned():
         return type(impl.partial_sums(s_tir.Schedule(row_sums(*ROWS[0])))).__name__
 
-    return [*(lambda sizes=sizes: seen(sizes) for sizes in ROWS), returned]
+    return [*(lambda sizes=sizes: describe(sizes) for sizes in ROWS), returned]
 
 
 # --- 5.7 and 5.8 ---------------------------------------------------------------------------------
@@ -628,13 +627,13 @@ def _apply(schedule, func: tirx.PrimFunc, target: Target, whose: str) -> tirx.Pr
     return result
 
 
-def _scheduled_square(schedule, rows, target: Target, whose: str) -> tirx.PrimFunc:
+def _schedule_square(schedule, rows, target: Target, whose: str) -> tirx.PrimFunc:
     """The product of x (*rows, 256) and w (256, 256), scheduled."""
     return _apply(schedule, products.unscheduled(rows, 256, 256), target, whose)
 
 
 def _check_threads(schedule, rows, whose: str) -> None:
-    func = _scheduled_square(schedule, rows, products.WIDE, whose)
+    func = _schedule_square(schedule, rows, products.WIDE, whose)
     FAST.that(
         products.is_parallel(func),
         f"{whose} computes the product on one thread: no loop around the sums is parallel.",
@@ -648,9 +647,9 @@ def _check_threads(schedule, rows, whose: str) -> None:
 def _check_numbers(schedule, cases, whose: str) -> None:
     target = llvm_host()["target"]
     for said, rows, n, k in cases:
-        w, x = products.array(n, n, k), products.array(k, *rows, k)
+        w, x = products.draw(n, n, k), products.draw(k, *rows, k)
         func = _apply(schedule, products.unscheduled(said, n, k), target, whose)
-        found = _product(func, w, x, whose)
+        found = _run_product(func, w, x, whose)
         what = f"After {whose}, the kernel gives other numbers for x of shape {(*rows, k)} and w of shape {(n, k)}."
         why = "A schedule must not change the result, also where a size is not a multiple of the tile."
         FAST.close(
@@ -660,7 +659,7 @@ def _check_numbers(schedule, cases, whose: str) -> None:
 
 def _check_block_behind(schedule, said, rows, whose: str) -> None:
     """The numbers of a product and a block behind it that adds a bias: chapter 9 schedules such kernels."""
-    w, x, bias = products.array(1, 24, 40), products.array(2, *rows, 40), products.array(3, 24)
+    w, x, bias = products.draw(1, 24, 40), products.draw(2, *rows, 40), products.draw(3, 24)
     target = llvm_host()["target"]
     func = _apply(schedule, products.unscheduled(said, 24, 40, bias=True), target, whose)
     arrays = [w, x, bias, np.full((*rows, 24), np.nan, "float32")]
@@ -671,7 +670,7 @@ def _check_block_behind(schedule, said, rows, whose: str) -> None:
     FAST.close(found, exact, what, rtol=1e-4, atol=1e-4, why=why)
 
 
-def _product(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, whose: str) -> np.ndarray:
+def _run_product(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, whose: str) -> np.ndarray:
     try:
         return products.run(func, w, x, llvm_host()["target"])
     except WroteOutside:
@@ -683,8 +682,8 @@ def _product(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, whose: str) -> n
 
 
 def _check_width(schedule, rows, whose: str) -> None:
-    funcs = {name: _scheduled_square(schedule, rows, t, whose) for name, t in TARGETS.items()}
-    widths = {name: products.widest(func) for name, func in funcs.items()}
+    funcs = {name: _schedule_square(schedule, rows, t, whose) for name, t in TARGETS.items()}
+    widths = {name: products.find_widest(func) for name, func in funcs.items()}
     expected = "a vectorized loop over the lanes of a register"
     why = "Without it, each instruction multiplies one pair of numbers instead of eight or sixteen."
     yours = str(loop_nest(funcs["AVX2"]))
@@ -714,7 +713,7 @@ def _check_goal(impl, whose: str, rows, n: int, k: int, goal: float) -> None:
     runs: list[list[float]] = []
     quiet: list[list[float]] = []
     for _ in range(TRIES):
-        _, yours, *both = run = products.times(schedules, rows, n, k)
+        _, yours, *both = run = products.measure(schedules, rows, n, k)
         if yours <= goal * max(both):
             return
         runs.append(run)
@@ -763,8 +762,8 @@ def test_5_7_width_from_the_target(impl) -> None:
 
 def test_5_7_reads_w_once(impl) -> None:
     """an element of w is loaded once, and serves all rows of x"""
-    func = _scheduled_square(impl.schedule_decode, (2, 3), products.WIDE, DECODE)
-    often = products.times_w_is_loaded(func)
+    func = _schedule_square(impl.schedule_decode, (2, 3), products.WIDE, DECODE)
+    often = products.count_loads_of_w(func)
     FAST.that(
         often == 1,
         f"{DECODE} loads each element of w {often} times, for an x of shape (2, 3, 256).",
@@ -793,16 +792,16 @@ def observe_5_7(impl):
 def _observe_schedule(schedule, rows):
     def describe_loops(target, rows):
         func = schedule(products.unscheduled(rows, 64, 64), target)
-        loops = [one for loops in products.loops_of_sums(func) for one in loops]
+        loops = [one for loops in products.find_loops(func) for one in loops]
         vectors = [int(one.loop.extent) for one in loops if one.vectorized]
-        threads = products.is_parallel(func), sorted(products.blocks(func))
+        threads = products.is_parallel(func), sorted(products.name_blocks(func))
         along = products.vectors_along_w(func), products.vectors_in_partial_sums(func)
         return vectors, along, products.sums_of_a_step(func), threads
 
     def numbers(rows):
         target = llvm_host()["target"]
         func = schedule(products.unscheduled(rows, 24, 32), target)
-        out = products.run(func, products.array(1, 24, 32), products.array(2, *rows, 32), target)
+        out = products.run(func, products.draw(1, 24, 32), products.draw(2, *rows, 32), target)
         return np.round(out, 2).tolist()
 
     return [
@@ -834,9 +833,9 @@ def test_5_8_width_from_the_target(impl) -> None:
 def test_5_8_keeps_the_sums_in_registers(impl) -> None:
     """the sums of a step along k leave registers of the target for the operands"""
     for name, target in TARGETS.items():
-        func = _scheduled_square(impl.schedule_prefill, (64,), target, PREFILL)
+        func = _schedule_square(impl.schedule_prefill, (64,), target, PREFILL)
         registers = vector_registers(target)
-        for _, _, inside in products.tiles(func):
+        for _, _, inside in products.find_tiles(func):
             needed = -(-prod(int(one.loop.extent) for one in inside) // registers.lanes("float32"))
             FAST.that(
                 needed < registers.count,

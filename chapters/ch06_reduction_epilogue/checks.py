@@ -79,7 +79,7 @@ for i, j in T.grid({loops}):
 _ELEMENT = {"A": "[vi, vk]", "B": "[vj, vk]"}
 
 
-def _elements(text: str) -> str:
+def _add_indices(text: str) -> str:
     """`text` with the index [vi, vj] after the buffers that have none; A's is [vi, vk], and B's [vj, vk]."""
     bare = r"\b(temp|[A-E])\b(?![\[.])"
     return re.sub(bare, lambda m: m[0] + _ELEMENT.get(m[0], "[vi, vj]"), text)
@@ -92,8 +92,8 @@ AXES_IN_4_BY_5 = "vi, vj = T.axis.spatial(4, i), T.axis.spatial(5, j)"
 
 
 def nest(body: str, name: str = "bias", axes: str = AXES_IN_ORDER, loops: str = "4, 5") -> str:
-    """Two loops around a block; in its body, `temp` is temp[vi, vj] (see `_elements`)."""
-    return _LOOPS.format(name=name, axes=axes, body=_elements(body), loops=loops)
+    """Two loops around a block; in its body, `temp` is temp[vi, vj] (see `_add_indices`)."""
+    return _LOOPS.format(name=name, axes=axes, body=_add_indices(body), loops=loops)
 
 
 def program(
@@ -120,8 +120,8 @@ def program(
     text = _PROGRAM.format(
         **{name: textwrap.indent(part.strip("\n"), "    ") for name, part in parts.items()},
         total=total,
-        step=_elements(step),
-        init=_elements(init),
+        step=_add_indices(step),
+        init=_add_indices(init),
         C=shapes.get("C", "(4, 5)"),
         D=shapes.get("D", "(4, 5)"),
         extra=shapes.get("extra", ""),
@@ -135,24 +135,24 @@ def other(body: str) -> str:
     return nest(body, name="other")
 
 
-def renamed(func: tirx.PrimFunc, old: str, new: str) -> tirx.PrimFunc:
+def rename(func: tirx.PrimFunc, old: str, new: str) -> tirx.PrimFunc:
     """`func` with another name for the variable, loop variable or buffer `old`; another one may have the name `new`."""
     (var,) = {found for found in nodes(func, tvm.ir.Var) if found.name == old}
     return substitute(func, {var: tirx.Var(new, var.ty)})
 
 
-def followed() -> tirx.PrimFunc:
+def add_reader() -> tirx.PrimFunc:
     """The usual program, and after it a block that reads D."""
     return program(after=other("E = D + 1"))
 
 
-def blocks_of(func: tirx.PrimFunc) -> tuple[s_tir.SBlock, s_tir.SBlock]:
+def find_blocks(func: tirx.PrimFunc) -> tuple[s_tir.SBlock, s_tir.SBlock]:
     """The reduction and the epilogue of `func`."""
     sch = s_tir.Schedule(func)
     return sch.get(sch.get_sblock("matmul")), sch.get(sch.get_sblock("bias"))
 
 
-def planned(func: tirx.PrimFunc, epilogue: str = "bias") -> tuple[s_tir.Schedule, reference.Fusion]:
+def plan(func: tirx.PrimFunc, epilogue: str = "bias") -> tuple[s_tir.Schedule, reference.Fusion]:
     """The reference's analysis of `func`, without the part that looks at bystanders.
 
     The references in it are valid as long as the schedule lives.
@@ -166,7 +166,7 @@ def planned(func: tirx.PrimFunc, epilogue: str = "bias") -> tuple[s_tir.Schedule
     return sch, reference.Fusion(site, step.buffer, axes, consumer.body.buffer, *parts)
 
 
-def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
+def draw_inputs(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
     """Small random integers for every buffer; those called J are indices."""
     random = np.random.default_rng(seed)
     found = []
@@ -180,7 +180,7 @@ def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
 
 def results(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
     """What `func` leaves in its buffers, run point by point in Python."""
-    arrays = [array.copy() for array in inputs_of(func, seed)]
+    arrays = [array.copy() for array in draw_inputs(func, seed)]
     interpret(func, arrays)
     return arrays
 
@@ -188,7 +188,7 @@ def results(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
 # --- asking ---------------------------------------------------------------------------------------
 
 
-def refuses(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: Section) -> None:
+def must_refuse(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: Section) -> None:
     """`call(func)` raises a ScheduleError of one line that names a block of `func`; None is the wrong answer."""
     try:
         call(func)
@@ -220,7 +220,7 @@ def unsound(table: dict[str, dict]) -> list[tuple[str, tirx.PrimFunc, str]]:
     return [(title, func, why) for why, cases in table.items() for title, func in cases.items()]
 
 
-def accepts(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: Section):
+def must_accept(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: Section):
     """`call(func)`; a ScheduleError is the wrong answer."""
     try:
         return call(func)
@@ -229,7 +229,7 @@ def accepts(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: Sect
         raise read.failed(what, expected=expected, yours=str(error)[:400], why=why) from None
 
 
-def or_refused(call: Callable[[], object]) -> object:
+def catch_refusal(call: Callable[[], object]) -> object:
     """What `call()` gives, or "refused"."""
     try:
         return call()
@@ -237,7 +237,7 @@ def or_refused(call: Callable[[], object]) -> object:
         return "refused"
 
 
-def same_expr(one, two) -> bool:
+def are_equal(one, two) -> bool:
     simplify = Analyzer().simplify
     return tvm_ffi.structural_equal(simplify(one), simplify(two))
 
@@ -291,15 +291,15 @@ INDICES = {
 }
 
 
-def _sum(text: str) -> tirx.PrimFunc:
+def _make_sum(text: str) -> tirx.PrimFunc:
     return program(f"D = {text}")
 
 
-def sums() -> dict[str, tirx.PrimFunc]:
+def make_sums() -> dict[str, tirx.PrimFunc]:
     """Programs whose epilogue is a sum, by what is special about them."""
     silent = nest("T.reads()\n        T.writes(D)\n        D = temp + E")
-    return {title: _sum(text) for title, text in SUMS.items()} | {
-        "no declared reads, and a residual that is called `temp`, too": renamed(
+    return {title: _make_sum(text) for title, text in SUMS.items()} | {
+        "no declared reads, and a residual that is called `temp`, too": rename(
             program(silent), "E", "temp"
         )
     }
@@ -307,16 +307,16 @@ def sums() -> dict[str, tirx.PrimFunc]:
 
 def _split(impl, func: tirx.PrimFunc):
     """What `split_sum` makes of the epilogue of `func`."""
-    reduction, epilogue = blocks_of(func)
+    reduction, epilogue = find_blocks(func)
     return impl.split_sum(epilogue, reduction.body.buffer)
 
 
 def test_6_1_finds_the_addend(impl) -> None:
     """the addend holds every term of the sum but temp, each as often as the program adds it"""
-    for title, func in sums().items():
+    for title, func in make_sums().items():
         why = "The value is a sum of one load of `temp` and terms that do not mention `temp`."
         what = f"Your split_sum refuses an epilogue that is a sum: {title}."
-        found = accepts(partial(_split, impl), func, what, why, ADDED)
+        found = must_accept(partial(_split, impl), func, what, why, ADDED)
         parts = found if isinstance(found, tuple | list) else [found]
         kinds = ", ".join("None" if part is None else type(part).__name__ for part in parts)
         what = f"Your split_sum returned {kinds}, not the load and the addend."
@@ -324,42 +324,42 @@ def test_6_1_finds_the_addend(impl) -> None:
         both = len(parts) == 2 and all(isinstance(part, tvm.ir.Expr) for part in parts)
         ADDED.that(both, what, expected=expected, yours=repr(found)[:300])
         load, mine = found
-        reduction, epilogue = blocks_of(func)
-        terms = _terms(epilogue.body.value)
+        reduction, epilogue = find_blocks(func)
+        terms = _list_terms(epilogue.body.value)
         temp = next(term for term in terms if mentions(term, reduction.body.buffer))
         what = f"The first value that your split_sum returns is not the load of `temp`: {title}."
         found = tvm_ffi.structural_equal(load, temp)
         why = "The load's indices say which element of `temp` the epilogue reads; exercise 6.2 needs them."
-        ADDED.that(found, what, expected=_text(temp), yours=_text(load), why=why)
+        ADDED.that(found, what, expected=_show(temp), yours=_show(load), why=why)
         wanted = [term for term in terms if not term.same_as(temp)]
-        _same_terms(mine, wanted, title)
+        _check_terms(mine, wanted, title)
 
 
-def _terms(value) -> list:
+def _list_terms(value) -> list:
     """What `value` adds up, as written from left to right; a constant 0 is no term."""
     if isinstance(value, tirx.Add):
-        return [*_terms(value.a), *_terms(value.b)]
+        return [*_list_terms(value.a), *_list_terms(value.b)]
     return [] if isinstance(value, tirx.IntImm) and value.value == 0 else [value]
 
 
-def _same_terms(mine, wanted: list, title: str) -> None:
+def _check_terms(mine, wanted: list, title: str) -> None:
     """The addend `mine` holds each of the terms `wanted` as often as they do, in any order and nesting."""
-    held, total = _terms(mine), reduce(tirx.Add, wanted)
+    held, total = _list_terms(mine), reduce(tirx.Add, wanted)
     if Analyzer().can_prove_equal(mine, total):
         return  # perhaps simplified: C * 2 for C + C
     for term in [*wanted, *held]:
-        times = [sum(same_expr(term, one) for one in terms) for terms in (held, wanted)]
+        times = [sum(are_equal(term, one) for one in terms) for terms in (held, wanted)]
         words = [{0: "not at all", 1: "once", 2: "twice"}.get(n, f"{n} times") for n in times]
         ADDED.that(
             times[0] == times[1],
-            f"The program adds {_text(term)} {words[1]}, and your addend holds it {words[0]}: {title}.",
-            expected=f"{_text(total)}, its terms in any order",
-            yours=_text(mine),
+            f"The program adds {_show(term)} {words[1]}, and your addend holds it {words[0]}: {title}.",
+            expected=f"{_show(total)}, its terms in any order",
+            yours=_show(mine),
             why="The addend becomes the init. A missing term is lost, and a term that it holds twice is added twice.",
         )
 
 
-def _text(expression) -> str:
+def _show(expression) -> str:
     """An expression as text, with the names of variables that stand free in it."""
     free = [v for v in nodes(expression, tvm.ir.Var) if not tirx.is_buffer_var(v)]
     named = substitute(expression, {v: tirx.Var(v.name, v.ty) for v in free})
@@ -373,7 +373,7 @@ def test_6_1_adds_nothing_to_a_copy(impl) -> None:
         why = (
             "A copy is a sum whose addend is 0. `cache_write` leaves such blocks in many schedules."
         )
-        _, addend = accepts(partial(_split, impl), _copy(dtype), what, why, ADDED)
+        _, addend = must_accept(partial(_split, impl), _make_copy(dtype), what, why, ADDED)
         number = isinstance(addend, tirx.IntImm | tirx.FloatImm) and addend.value == 0
         ADDED.that(
             number and str(addend.ty.dtype) == dtype,
@@ -384,7 +384,7 @@ def test_6_1_adds_nothing_to_a_copy(impl) -> None:
         )
 
 
-def _copy(dtype: str) -> tirx.PrimFunc:
+def _make_copy(dtype: str) -> tirx.PrimFunc:
     """The usual sums in this dtype, and a block that copies them."""
     text = program("D = temp").script().replace('"int32"', f'"{dtype}"')
     return from_source(text.replace("temp[vi, vj] = 0\n", f"temp[vi, vj] = T.{dtype}(0)\n"))
@@ -394,11 +394,11 @@ def test_6_1_refuses_all_else(impl) -> None:
     """an epilogue that is not a sum of temp and of terms without temp is refused"""
     for text, why in NO_SUMS.items():
         what = f"Your split_sum accepts `{text}`, which it must refuse."
-        refuses(partial(_split, impl), _sum(text), what, why, ADDED)
+        must_refuse(partial(_split, impl), _make_sum(text), what, why, ADDED)
     for title, body in BODIES.items():
         what = f"Your split_sum accepts {title}, which it must refuse."
         why = "The fused block has one init and one step. A second store would be lost."
-        refuses(partial(_split, impl), program(nest(body)), what, why, ADDED)
+        must_refuse(partial(_split, impl), program(nest(body)), what, why, ADDED)
 
 
 def test_6_1_refuses_temp_in_an_index(impl) -> None:
@@ -406,22 +406,17 @@ def test_6_1_refuses_temp_in_an_index(impl) -> None:
     for title, text in INDICES.items():
         what = f"Your split_sum accepts an epilogue that uses `temp` in {title}."
         why = "The index would be needed before the first step, and the sum does not exist then."
-        refuses(partial(_split, impl), program(text), what, why, ADDED)
+        must_refuse(partial(_split, impl), program(text), what, why, ADDED)
 
 
 def observe_6_1(impl):
     def parts(func: tirx.PrimFunc):
         load, addend = _split(impl, func)
-        return _text(load), _text(addend)
+        return _show(load), _show(addend)
 
-    funcs = [
-        *sums().values(),
-        *map(_sum, NO_SUMS),
-        _copy("int32"),
-        _copy("float32"),
-        *map(program, INDICES.values()),
-    ]
-    return [partial(or_refused, partial(parts, func)) for func in funcs]
+    funcs = *make_sums().values(), *map(_make_sum, NO_SUMS), *map(program, INDICES.values())
+    funcs += _make_copy("int32"), _make_copy("float32")
+    return [partial(catch_refusal, partial(parts, func)) for func in funcs]
 
 
 # --- 6.2 ------------------------------------------------------------------------------------------
@@ -432,7 +427,7 @@ _MORE = """vi, vj = T.axis.remap("SS", [i, j])
         vu = T.axis.spatial(1, 0)"""
 
 
-def _in_a_block(written: str, element: str) -> tirx.PrimFunc:
+def _enclose(written: str, element: str) -> tirx.PrimFunc:
     """Both blocks inside another, with the axis vo. written: where the sums go; element: what the epilogue reads."""
     rows, columns = (5 if axis in element else 1 for axis in ("vi", "vj"))
     return from_source(
@@ -457,6 +452,17 @@ def main(A: T.Buffer((5, 3), "int32"), C: T.Buffer((5, 5), "int32"), D: T.Buffer
     )
 
 
+_SPREAD = """
+for i, j, u in T.grid(4, 5, {}):
+    with T.sblock("bias"):
+        vi, vj, vu = T.axis.remap("SSS", [i, j, u])
+        D[vi, vj * 2 + vu] = temp[vi, vj] + C[vi, vj]
+"""
+_TWO_ROWS_IN_ONE = {
+    "total": "temp[vi // 2, vi % 2 * 5 + vj]",
+    "step": "temp[vi // 2, vi % 2 * 5 + vj] + A * B",
+    "temp": "(2, 10)",
+}
 SAME_ELEMENT = {
     "axes declared in the other order": program("D = temp + C", axes=_OTHER_ORDER),
     "a result kept transposed, its rows backwards": program(
@@ -482,14 +488,9 @@ SAME_ELEMENT = {
         extra=", n: T.int32",
     ),
     "two rows of the sums in one row of `temp`": program(
-        "D = temp[vi // 2, vi % 2 * 5 + vj] + C",
-        total="temp[vi // 2, vi % 2 * 5 + vj]",
-        step="temp[vi // 2, vi % 2 * 5 + vj] + A * B",
-        temp="(2, 10)",
+        "D = temp[vi // 2, vi % 2 * 5 + vj] + C", **_TWO_ROWS_IN_ONE
     ),
-    "an axis `vo` of the block around both, which both blocks use": _in_a_block(
-        "vo, vj", "[vo, vj]"
-    ),
+    "an axis `vo` of the block around both, which both blocks use": _enclose("vo, vj", "[vo, vj]"),
     "a range of 4 that is written as `n + 4 - n`": program(
         axes="""vi = T.axis.spatial(n + 4 - n, i)
         vj = T.axis.spatial(5, j)""",
@@ -509,7 +510,7 @@ OTHER_ELEMENT = {  # the reason, and the programs that must be refused for it
         "the epilogue reads only the diagonal": program(
             "D[vi, 0] = temp[vi, vi] + C", axes=_OTHER_ORDER
         ),
-        "the epilogue has only the rows, and reads the diagonal of square sums": _in_a_block(
+        "the epilogue has only the rows, and reads the diagonal of square sums": _enclose(
             "vi, vj", "[vi, vi]"
         ),
     },
@@ -532,34 +533,21 @@ OTHER_ELEMENT = {  # the reason, and the programs that must be refused for it
     },
     "Each sum goes to n elements of D, and the fused reduction writes one. That n is 1 cannot be proved.": {
         "the axis `vu` has n values and is not in temp's indices": program(
-            """
-for i, j, u in T.grid(4, 5, n):
-    with T.sblock("bias"):
-        vi, vj, vu = T.axis.remap("SSS", [i, j, u])
-        D[vi, vj * 2 + vu] = temp[vi, vj] + C[vi, vj]
-""",
-            D="(4, 10)",
-            extra=", n: T.int32",
+            _SPREAD.format("n"), D="(4, 10)", extra=", n: T.int32"
         ),
     },
     "Each sum goes to two elements of D, and the fused reduction writes one.": {
         "the axis `vu` has two values and is not in temp's indices": program(
-            """
-for i, j, u in T.grid(4, 5, 2):
-    with T.sblock("bias"):
-        vi, vj, vu = T.axis.remap("SSS", [i, j, u])
-        D[vi, vj * 2 + vu] = temp[vi, vj] + C[vi, vj]
-""",
-            D="(4, 10)",
+            _SPREAD.format(2), D="(4, 10)"
         ),
     },
     "`vo` is an axis of the block around both and has one value there: the epilogue uses one column of the sums.": {
-        "the epilogue reads temp[vi, vo], where `vo` is an axis of the block around both": _in_a_block(
+        "the epilogue reads temp[vi, vo], where `vo` is an axis of the block around both": _enclose(
             "vi, vj", "[vi, vo]"
         ),
     },
     "`vo` is an axis of the block around both. The reduction makes one row, and the epilogue uses all.": {
-        "the reduction writes temp[vo, vj], where `vo` is an axis of the block around both": _in_a_block(
+        "the reduction writes temp[vo, vj], where `vo` is an axis of the block around both": _enclose(
             "vo, vj", "[vi, vj]"
         ),
     },
@@ -571,10 +559,8 @@ for i, u, j in T.grid(4, 4, 5):
         vi, vu, vj = T.axis.remap("SSS", [i, u, j])
         D[vi * 20 + vu * 5 + vj] = temp[vi // 2, vu % 2 * 5 + vj] + C[vi, vj]
 """,
-            total="temp[vi // 2, vi % 2 * 5 + vj]",
-            step="temp[vi // 2, vi % 2 * 5 + vj] + A * B",
-            temp="(2, 10)",
             D="(80,)",
+            **_TWO_ROWS_IN_ONE,
         ),
     },
     "`vi * 4 + vj` and `vi * 5 + vj` name different elements, although both mention vi and then vj.": {
@@ -589,14 +575,14 @@ for i, u, j in T.grid(4, 4, 5):
 
 
 def _match(impl, func: tirx.PrimFunc) -> dict:
-    return _paired(impl, *blocks_of(func))
+    return _pair(impl, *find_blocks(func))
 
 
-def _paired(impl, reduction: s_tir.SBlock, epilogue: s_tir.SBlock) -> dict:
-    return impl.match_axes(_read(epilogue), reduction.body.indices, epilogue, reduction)
+def _pair(impl, reduction: s_tir.SBlock, epilogue: s_tir.SBlock) -> dict:
+    return impl.match_axes(_find_load(epilogue), reduction.body.indices, epilogue, reduction)
 
 
-def _read(epilogue: s_tir.SBlock) -> list:
+def _find_load(epilogue: s_tir.SBlock) -> list:
     """The indices at which an epilogue reads temp."""
     found = nodes(epilogue.body, tvm.ir.TensorLoad)
     return next(load.indices for load in found if load.source.name == "temp")
@@ -605,13 +591,13 @@ def _read(epilogue: s_tir.SBlock) -> list:
 def test_6_2_pairs_axes_through_temp(impl) -> None:
     """each axis of the epilogue is found in the reduction through the element of temp that both name"""
     for title, func in {"the usual program": program(), **SAME_ELEMENT}.items():
-        blocks = reduction, epilogue = blocks_of(func)
+        blocks = reduction, epilogue = find_blocks(func)
         why = (
             "Both blocks name the same element of `temp`, over the same ranges. Names and order of the axes do not "
             "matter, nor how an index or a range is written."
         )
         what = f"Your match_axes refuses blocks that name the same element of `temp`: {title}."
-        found = accepts(lambda _, both=blocks: _paired(impl, *both), func, what, why, AXES)
+        found = must_accept(lambda _, both=blocks: _pair(impl, *both), func, what, why, AXES)
         expect.returns(found, dict, "match_axes", "a dict", read=str(AXES))
         wrong = [axis for axis, value in found.items() if not isinstance(value, tvm.ir.Expr)]
         what = f"Your mapping gives {', '.join(map(str, wrong))} something that is not an expression: {title}."
@@ -624,19 +610,19 @@ def test_6_2_pairs_axes_through_temp(impl) -> None:
         )
         why = "The addend is rewritten with this mapping. An axis that stays in it is undefined in the reduction."
         AXES.that(not missing, what, expected=expected, yours=found, why=why)
-        read = [Analyzer().simplify(substitute(index, found)) for index in _read(epilogue)]
+        read = [Analyzer().simplify(substitute(index, found)) for index in _find_load(epilogue)]
         AXES.that(
             tvm_ffi.structural_equal(read, list(reduction.body.indices)),
             f"With your pairing, the two blocks name different elements of `temp`: {title}.",
-            expected=f"{_pairs(_match(reference, func))}, in\n{listing(func)}",
-            yours=_pairs(found),
+            expected=f"{_describe_pairs(_match(reference, func))}, in\n{listing(func)}",
+            yours=_describe_pairs(found),
             why="Each sum must start from the addend of the point that reads it. A wrong pairing gives it another one.",
         )
         for axis in epilogue.iter_vars:
-            if mentions(_read(epilogue), axis.var):
+            if mentions(_find_load(epilogue), axis.var):
                 continue
             AXES.that(
-                same_expr(found[axis.var], axis.dom.min),
+                are_equal(found[axis.var], axis.dom.min),
                 f"Your mapping gives the axis `{axis.var.name}` a value that it never has: {title}.",
                 expected=f"{axis.dom.min}, because its range begins at {axis.dom.min} and has extent {axis.dom.extent}",
                 yours=found[axis.var],
@@ -644,7 +630,7 @@ def test_6_2_pairs_axes_through_temp(impl) -> None:
             )
 
 
-def _pairs(axes: dict) -> str:
+def _describe_pairs(axes: dict) -> str:
     pairs = [(mine.name, getattr(other, "name", other)) for mine, other in axes.items()]
     return ", ".join(f"the epilogue's {mine} is the reduction's {other}" for mine, other in pairs)
 
@@ -653,12 +639,18 @@ def test_6_2_refuses_other_elements(impl) -> None:
     """two blocks that name different elements of temp are refused"""
     for title, func, why in unsound(OTHER_ELEMENT):
         what = f"Your match_axes accepts blocks that it must refuse: {title}."
-        refuses(partial(_match, impl), func, what, why, AXES)
+        must_refuse(partial(_match, impl), func, what, why, AXES)
 
 
 def observe_6_2(impl):
-    funcs = [program(), *SAME_ELEMENT.values(), *(func for _, func, _ in unsound(OTHER_ELEMENT))]
-    return [partial(or_refused, lambda f=func: _pairs(_match(impl, f))) for func in funcs]
+    funcs = [
+        program(),
+        *SAME_ELEMENT.values(),
+        *(func for _, func, _ in unsound(OTHER_ELEMENT)),
+    ]
+    return [
+        partial(catch_refusal, lambda f=func: _describe_pairs(_match(impl, f))) for func in funcs
+    ]
 
 
 # --- 6.3 ------------------------------------------------------------------------------------------
@@ -669,7 +661,7 @@ HARMLESS = {
         between=other("copy[vi, vj] = C"),
         allocation='temp, copy = [T.sblock_alloc_buffer((4, 5), "int32") for _ in range(2)]',
     ),
-    "a block after both that reads D": followed(),
+    "a block after both that reads D": add_reader(),
     "a block before both that computes the bias": program(before=other("C = E")),
     "a block before both that fills D": program(before=other("D = 3")),
     "a reduction that reads the bias too, and an epilogue that declares no reads": program(
@@ -678,7 +670,7 @@ HARMLESS = {
 }
 
 
-def in_its_loop(name: str, body: str) -> tirx.PrimFunc:
+def merge_loops(name: str, body: str) -> tirx.PrimFunc:
     """The usual program with another block between the two, in one loop over rows with the block `name`."""
     sch = s_tir.Schedule(program(between=other(body)))
     both = ("matmul", "other") if name == "matmul" else ("other", "bias")
@@ -710,7 +702,7 @@ VISIBLE = {  # as OTHER_ELEMENT
         "temp is an argument of the function": program(
             allocation="", extra=', temp: T.Buffer((4, 5), "int32")'
         ),
-        "temp is an argument, and another buffer of that name is allocated": renamed(
+        "temp is an argument, and another buffer of that name is allocated": rename(
             program(
                 allocation='spare = T.sblock_alloc_buffer((4, 5), "int32")',
                 extra=', temp: T.Buffer((4, 5), "int32")',
@@ -722,8 +714,8 @@ VISIBLE = {  # as OTHER_ELEMENT
     },
     "Fused, the bias is read when the reduction begins, before that block has written it.": {
         "a block between the two writes the bias": program(between=other("C = E")),
-        "a block in the reduction's loop over rows writes the bias": in_its_loop("matmul", "C = E"),
-        "a block in the epilogue's loop over rows writes the bias": in_its_loop("bias", "C = E"),
+        "a block in the reduction's loop over rows writes the bias": merge_loops("matmul", "C = E"),
+        "a block in the epilogue's loop over rows writes the bias": merge_loops("bias", "C = E"),
     },
     "`row` is a second name for memory of C. Fused, the bias is read before that block has written it.": {
         "a block between the two writes the bias through a second name": program(between=_MATCHED),
@@ -742,8 +734,8 @@ VISIBLE = {  # as OTHER_ELEMENT
     },
     "That block must see what D held before. Fused, D already holds sums.": {
         "a block between the two reads D": program(between=other("E = D")),
-        "a block in the reduction's loop over rows reads D": in_its_loop("matmul", "E = D"),
-        "a block in the epilogue's loop over rows reads D": in_its_loop("bias", "E = D"),
+        "a block in the reduction's loop over rows reads D": merge_loops("matmul", "E = D"),
+        "a block in the epilogue's loop over rows reads D": merge_loops("bias", "E = D"),
         "a block between the two reads D and does not declare it": program(
             between=other("T.reads(C[vi, vj])\n        T.writes(E[vi, vj])\n        E = D")
         ),
@@ -770,8 +762,8 @@ VISIBLE = {  # as OTHER_ELEMENT
 }
 
 
-def _bystanders(impl, func: tirx.PrimFunc):
-    _, fusion = planned(func)
+def _check_bystanders(impl, func: tirx.PrimFunc):
+    _, fusion = plan(func)
     return impl.check_bystanders(fusion)
 
 
@@ -783,19 +775,19 @@ def test_6_3_minds_its_own_business(impl) -> None:
             "The fusion changes three things: temp disappears, D is written earlier, and the addend is read earlier. "
             "For D and the addend only blocks between the first step and the epilogue matter."
         )
-        accepts(partial(_bystanders, impl), func, what, why, OTHERS)
+        must_accept(partial(_check_bystanders, impl), func, what, why, OTHERS)
 
 
 def test_6_3_sees_who_would_notice(impl) -> None:
     """a program in which a block or the caller notices the fusion is refused"""
     for title, func, why in unsound(VISIBLE):
         what = f"Your check_bystanders accepts a program that it must refuse: {title}."
-        refuses(partial(_bystanders, impl), func, what, why, OTHERS)
+        must_refuse(partial(_check_bystanders, impl), func, what, why, OTHERS)
 
 
 def observe_6_3(impl):
     funcs = [*HARMLESS.values(), *(func for _, func, _ in unsound(VISIBLE))]
-    return [partial(or_refused, partial(_bystanders, impl, func)) for func in funcs]
+    return [partial(catch_refusal, partial(_check_bystanders, impl, func)) for func in funcs]
 
 
 # --- 6.4 ------------------------------------------------------------------------------------------
@@ -871,32 +863,29 @@ def shared_programs() -> tuple[list[tirx.PrimFunc], list[tirx.PrimFunc]]:
             digits = [*loops, *(v for v in "ab" if v not in shared)][:2]
             for (p, q), form in itertools.product(itertools.permutations(digits), _ROWS):
                 func = in_shared_loops(shared, form.format(p=p, q=q), steps=steps)
-                (same if _starts_alike(func) else other).append(func)
+                both = (_run_both_ways(func, seed) for seed in (1, 2))
+                (same if all(a == b for a, b in both) else other).append(func)
     return same, other
 
 
 _ROWS = ("{p} * 2 + {q}", "(1 - {p}) * 2 + {q}", "{p} * 2 + (1 - {q})")
 
 
-def _both_ways(func: tirx.PrimFunc, seed: int) -> tuple[list[int], list[int]]:
+def _run_both_ways(func: tirx.PrimFunc, seed: int) -> tuple[list[int], list[int]]:
     """D after `func` as it is, and what sums that start from the bias give."""
-    a, c, _ = inputs_of(func, seed)
+    a, c, _ = draw_inputs(func, seed)
     return results(func, seed)[2].tolist(), (
         a.reshape(len(a), -1).sum(axis=1, dtype="int32") + c
     ).tolist()
 
 
-def _starts_alike(func: tirx.PrimFunc) -> bool:
-    return all(a == b for a, b in (_both_ways(func, seed) for seed in (1, 2)))
-
-
-def _finished(impl, func: tirx.PrimFunc) -> None:
+def _ask_finished(impl, func: tirx.PrimFunc) -> None:
     sch = s_tir.Schedule(func)
     site = locate(sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
     impl.check_shared_loops(site, site.producer.block.body.indices)
 
 
-def _tiled_rows(rows: int) -> tirx.PrimFunc:
+def _tile_rows(rows: int) -> tirx.PrimFunc:
     """The usual program with `rows` rows per tile, and the bias in the loop over tiles, put there by TVM."""
     sch = s_tir.Schedule(program())
     tiles, _ = sch.split(sch.get_loops("matmul")[0], [None, rows])
@@ -904,7 +893,7 @@ def _tiled_rows(rows: int) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _any_number_of_rows() -> tirx.PrimFunc:
+def _make_symbolic_rows() -> tirx.PrimFunc:
     @T.prim_func(s_tir=True)
     def main(a: T.handle, c: T.handle, d: T.handle):
         n = T.int32()
@@ -926,26 +915,26 @@ def _any_number_of_rows() -> tirx.PrimFunc:
     return main
 
 
-def finished() -> dict[str, tirx.PrimFunc]:
+def make_finished() -> dict[str, tirx.PrimFunc]:
     """Programs in which each sum is finished when it is read, by what is special about them."""
     return {
         "no shared loop": program(),
-        "a loop over rows around both, made by TVM": rows_shared(),
-        "tiles of two rows, made by TVM": _tiled_rows(2),
-        "tiles of three rows, of which the last is cut off": _tiled_rows(3),
-        "a number of rows that is not known": _any_number_of_rows(),
+        "a loop over rows around both, made by TVM": share_rows(),
+        "tiles of two rows, made by TVM": _tile_rows(2),
+        "tiles of three rows, of which the last is cut off": _tile_rows(3),
+        "a number of rows that is not known": _make_symbolic_rows(),
         "an epilogue that declares more than it reads": in_shared_loops(
             "ab", "a * 2 + b", declared="T.reads(temp[0:4], C[wi])"
         ),
-        "a shared loop of one iteration, in which all steps run": _steps_in_two_loops(1),
+        "a shared loop of one iteration, in which all steps run": _split_steps(1),
         "a bias that is read backwards": in_shared_loops("ab", "a * 2 + b", bias="3 - wi"),
-        "a shared loop over rows that is called k": renamed(
-            renamed(in_shared_loops("a", "a * 2 + b"), "k", "r"), "a", "k"
+        "a shared loop over rows that is called k": rename(
+            rename(in_shared_loops("a", "a * 2 + b"), "k", "r"), "a", "k"
         ),
     }
 
 
-def unfinished() -> dict[str, tirx.PrimFunc]:
+def make_unfinished() -> dict[str, tirx.PrimFunc]:
     """Programs in which a sum is read that is not finished, by what is special about them."""
     own = "T.reads(temp[wi], C[wi])"
     return {
@@ -958,7 +947,7 @@ def unfinished() -> dict[str, tirx.PrimFunc]:
     }
 
 
-def _steps_in_two_loops(outer: int) -> tirx.PrimFunc:
+def _split_steps(outer: int) -> tirx.PrimFunc:
     """Sums over two axes. The second has four steps in two loops; both blocks are in the first, of `outer` iterations.
 
     In each of these the epilogue makes its share of the two rows.
@@ -988,54 +977,56 @@ def _steps_in_two_loops(outer: int) -> tirx.PrimFunc:
 
 def test_6_4_accepts_finished_sums(impl) -> None:
     """a program in which each sum is finished when the epilogue reads it is accepted"""
-    cases = list(finished().items())
+    cases = list(make_finished().items())
     same, _ = shared_programs()
     cases += [
-        ("see the program", f) for f in same if or_refused(partial(_finished, reference, f)) is None
+        ("see the program", f)
+        for f in same
+        if catch_refusal(partial(_ask_finished, reference, f)) is None
     ]
     for title, func in cases:
         what = f"Your check_shared_loops refuses a program in which each sum is finished when it is read: {title}."
         why = "In each iteration of the shared loops, the epilogue reads only sums of which all steps are done."
-        accepts(partial(_finished, impl), func, what, why, READY)
+        must_accept(partial(_ask_finished, impl), func, what, why, READY)
 
 
 def test_6_4_refuses_unfinished_sums(impl) -> None:
     """a program in which the epilogue reads a sum too early is refused"""
-    for title, func in unfinished().items():
+    for title, func in make_unfinished().items():
         what = f"Your check_shared_loops accepts a program that it must refuse: {title}."
         why = "A declaration may be wrong. The load in the body says which sum it reads, and that is made later."
-        refuses(partial(_finished, impl), func, what, why, READY)
+        must_refuse(partial(_ask_finished, impl), func, what, why, READY)
     _, other = shared_programs()
     steps = in_shared_loops("k", "k * 2 + b")
-    for func in (*other, renamed(steps, "k", "r"), _steps_in_two_loops(2)):
+    for func in (*other, rename(steps, "k", "r"), _split_steps(2)):
         unfused, fused = next(
-            (a, b) for a, b in (_both_ways(func, seed) for seed in (1, 2)) if a != b
+            (a, b) for a, b in (_run_both_ways(func, seed) for seed in (1, 2)) if a != b
         )
         what = (
             "Your check_shared_loops accepts a program in which the epilogue reads a sum too early."
         )
         why = f"On one input D is {unfused} as the program stands, and {fused} if its sums start from the bias."
-        refuses(partial(_finished, impl), func, what, why, READY)
+        must_refuse(partial(_ask_finished, impl), func, what, why, READY)
 
 
 def observe_6_4(impl):
-    cases = [*finished().values(), *unfinished().values()]
+    cases = [*make_finished().values(), *make_unfinished().values()]
     cases += [in_shared_loops(*case) for case in (("a", "(1 - a) * 2 + b"), ("k", "k * 2 + a"))]
-    cases += [in_shared_loops("ka", "a * 2 + b", steps=1), _steps_in_two_loops(2)]
-    return [partial(or_refused, partial(_finished, impl, func)) for func in cases]
+    cases += [in_shared_loops("ka", "a * 2 + b", steps=1), _split_steps(2)]
+    return [partial(catch_refusal, partial(_ask_finished, impl, func)) for func in cases]
 
 
 # --- 6.5 ------------------------------------------------------------------------------------------
 
 
-def annotated() -> tirx.PrimFunc:
+def annotate_reduction() -> tirx.PrimFunc:
     """The usual program with an annotation on its reduction."""
     sch = s_tir.Schedule(program())
     sch.annotate(sch.get_sblock("matmul"), "note", 3)
     return sch.mod["main"]
 
 
-def _cut_off() -> tirx.PrimFunc:
+def _split_columns() -> tirx.PrimFunc:
     """The usual program; the reduction's columns are split by 4, which does not divide 5 and leaves a predicate."""
     sch = s_tir.Schedule(program())
     sch.split(sch.get_loops("matmul")[1], [None, 4])
@@ -1055,13 +1046,13 @@ FUSED = {
     "a residual beside a bias of one row": program("D = E + (C[vj] + temp)", C="(5,)"),
     "an operand read twice": program("D = temp + B[vj, 0]"),
     "a bias that the reduction reads too": program("D = temp + C[vi, 0]", step="temp + A * C"),
-    "an annotated reduction": annotated(),
-    "a split that does not divide": _cut_off(),
-    "both blocks inside another block": _in_a_block("vi, vj", "[vi, vj]"),
+    "an annotated reduction": annotate_reduction(),
+    "a split that does not divide": _split_columns(),
+    "both blocks inside another block": _enclose("vi, vj", "[vi, vj]"),
 }
 
 
-def _same_results(
+def _check_results(
     func: tirx.PrimFunc, new: tirx.PrimFunc, what: str, read: str, seed: int = 1
 ) -> None:
     expected = results(func, seed)
@@ -1085,7 +1076,7 @@ def _same_results(
             raise read.failed(what, expected=wanted, yours=yours, why=why)
 
 
-def undeclared(block: s_tir.SBlock) -> str:
+def find_undeclared(block: s_tir.SBlock) -> str:
     """An access that the block makes and its reads or writes do not cover, or ""."""
     random = np.random.default_rng(3)
     axes = [(axis.var, int(axis.dom.extent)) for axis in block.iter_vars]
@@ -1098,39 +1089,39 @@ def undeclared(block: s_tir.SBlock) -> str:
         boxes = [region for region in declared if region.source.same_as(buffer)]
         for _ in range(12):
             point = {axis: tirx.IntImm("int32", int(random.integers(n))) for axis, n in axes}
-            index = [_number(i, point) for i in indices]
+            index = [_evaluate(i, point) for i in indices]
             if None in index:
                 continue  # an index that is itself loaded: any element
-            if not any(_inside(index, box, point) for box in boxes):
+            if not any(_is_inside(index, box, point) for box in boxes):
                 at = ", ".join(f"{v.name}={x}" for v, x in point.items())
                 return f"{verb} {buffer.name}{index} at {at}"
     return ""
 
 
-def _number(expr, point: dict) -> int | None:
+def _evaluate(expr, point: dict) -> int | None:
     """What `expr` is at `point`, if that is a number."""
     value = Analyzer().simplify(substitute(expr, point))
     return int(value) if isinstance(value, tirx.IntImm) else None
 
 
-def _inside(index: list[int], box, point: dict) -> bool:
+def _is_inside(index: list[int], box, point: dict) -> bool:
     """Whether the element at `index` lies in the region `box` at `point`."""
     for i, axis in zip(index, box.region, strict=True):
-        low, size = _number(axis.min, point), _number(axis.extent, point)
+        low, size = _evaluate(axis.min, point), _evaluate(axis.extent, point)
         if low is None or size is None or not low <= i < low + size:
             return False
     return True
 
 
-def _apply(impl, func: tirx.PrimFunc) -> s_tir.Schedule:
+def _fuse(impl, func: tirx.PrimFunc) -> s_tir.Schedule:
     sch = s_tir.Schedule(func)
     impl.fuse_reduction_epilogue(sch, reduction_block="matmul", epilogue_block="bias")
     return sch
 
 
-def rows_shared() -> tirx.PrimFunc:
+def share_rows() -> tirx.PrimFunc:
     """Both blocks and a block that reads D, all under one loop over rows."""
-    sch = s_tir.Schedule(followed())
+    sch = s_tir.Schedule(add_reader())
     rows = sch.get_loops("matmul")[0]
     sch.reverse_compute_at("bias", rows)
     sch.reverse_compute_at("other", rows)
@@ -1161,17 +1152,17 @@ def _four_allocations() -> tirx.PrimFunc:
         "between": other("two[vi, vj] = one[vi, vj]"),
         "after": nest("E = two[vi, vj]", name="last"),
     }
-    return renamed(program(allocation="\n    ".join(lines), **parts), "two", "temp")
+    return rename(program(allocation="\n    ".join(lines), **parts), "two", "temp")
 
 
-def _scope_with_annotation() -> tirx.PrimFunc:
+def _annotate_scope() -> tirx.PrimFunc:
     """Both blocks inside another block, which has an axis and an annotation."""
-    sch = s_tir.Schedule(_in_a_block("vi, vj", "[vi, vj]"))
+    sch = s_tir.Schedule(_enclose("vi, vj", "[vi, vj]"))
     sch.annotate(sch.get_sblock("outer"), "note", 2)
     return sch.mod["main"]
 
 
-def _new_scope(impl, fusion) -> s_tir.SBlock:
+def _make_scope(impl, fusion) -> s_tir.SBlock:
     try:
         return impl.new_scope(fusion, reference.fused_block(fusion))
     except tvm.error.InternalError as error:
@@ -1192,19 +1183,19 @@ def test_6_5_removes_the_epilogue_and_temp(impl) -> None:
         "the usual program": program(),
         "a loop around two other blocks": program(after=_TWO_OTHERS),
         "blocks before, between and after": program(**others),
-        "loops around both": rows_shared(),
-        "a parallel loop with an annotation": marked(),
+        "loops around both": share_rows(),
+        "a parallel loop with an annotation": mark_rows(),
         "a call before the two": program(before='T.evaluate(T.call_extern("int32", "touch", 1))'),
-        "a split that does not divide, and leaves a predicate": _cut_off(),
-        "an epilogue in one loop with another block": in_its_loop("bias", "E = C"),
-        "a reduction in one loop with another block": in_its_loop("matmul", "E = C"),
+        "a split that does not divide, and leaves a predicate": _split_columns(),
+        "an epilogue in one loop with another block": merge_loops("bias", "E = C"),
+        "a reduction in one loop with another block": merge_loops("matmul", "E = C"),
         "an epilogue that is not called `bias`": program(nest("D = temp + C", name="add")),
         "four allocations, of which no block uses the last": _four_allocations(),
-        "both blocks inside another block, which has an annotation": _scope_with_annotation(),
+        "both blocks inside another block, which has an annotation": _annotate_scope(),
     }
     for title, func in cases.items():
-        _, fusion = planned(func, "add" if "not called" in title else "bias")
-        scope = _new_scope(impl, fusion)
+        _, fusion = plan(func, "add" if "not called" in title else "bias")
+        scope = _make_scope(impl, fusion)
         expect.returns(scope, s_tir.SBlock, "new_scope", "an SBlock")
         expected = reference.new_scope(fusion, reference.fused_block(fusion))
         names = sorted(b.name_hint for b in nodes(scope, s_tir.SBlock))
@@ -1238,20 +1229,20 @@ def test_6_5_removes_the_epilogue_and_temp(impl) -> None:
             f"The statements of your new scope are not those of the old one: {title}.",
             expected="the same loops, without those that had only the epilogue inside, and each block with its "
             "`iter_values` and predicate",
-            yours="- expected, + yours\n" + str(diff(_scope_text(expected), _scope_text(scope))),
+            yours="- expected, + yours\n" + str(diff(_print_scope(expected), _print_scope(scope))),
             why="Loops, with their kinds and annotations, and what binds blocks to them are the user's schedule.",
         )
         PLACE.that(
             tvm_ffi.structural_equal(with_fields(scope, body=expected.body), expected),
             f"Your new scope has lost something of the old one, or has more: {title}.",
             expected="the axes, regions, name and annotations of the old scope",
-            yours="- expected, + yours\n" + str(diff(_scope_text(expected), _scope_text(scope))),
+            yours="- expected, + yours\n" + str(diff(_print_scope(expected), _print_scope(scope))),
             why="Only the statements and allocations change. `with_fields` copies the fields that you do not name.",
         )
-        _keeps_objects(fusion, scope, title)
+        _check_objects(fusion, scope, title)
 
 
-def _keeps_objects(fusion, scope: s_tir.SBlock, title: str) -> None:
+def _check_objects(fusion, scope: s_tir.SBlock, title: str) -> None:
     """The statements of the scope that hold neither block are the same objects in the new `scope`."""
     old, new = (
         s.body.seq if isinstance(s.body, tirx.SeqStmt) else [s.body]
@@ -1269,7 +1260,7 @@ def _keeps_objects(fusion, scope: s_tir.SBlock, title: str) -> None:
         )
 
 
-def _scope_text(scope: s_tir.SBlock) -> str:
+def _print_scope(scope: s_tir.SBlock) -> str:
     return s_tir.SBlockRealize([axis.dom.min for axis in scope.iter_vars], True, scope).script()
 
 
@@ -1278,7 +1269,7 @@ def test_6_5_fuses(impl) -> None:
     for title, func in FUSED.items():
         what = f"Your fuse_reduction_epilogue refuses a program that can be fused: {title}."
         why = "All conditions hold on this program."
-        mod = accepts(partial(_apply, impl), func, what, why, PLACE).mod
+        mod = must_accept(partial(_fuse, impl), func, what, why, PLACE).mod
         before, names = (
             [b.name_hint for b in nodes(f.body, s_tir.SBlock)] for f in (func, mod["main"])
         )
@@ -1290,18 +1281,18 @@ def test_6_5_fuses(impl) -> None:
         )
         PLACE.that(names == wanted, what, expected=", ".join(wanted), why=why)
         what = f"The fused program computes other numbers: {title}."
-        _same_results(func, mod["main"], what, PLACE)
-        for a, b in zip(run_compiled(mod, inputs_of(func, 5)), results(func, 5), strict=True):
+        _check_results(func, mod["main"], what, PLACE)
+        for a, b in zip(run_compiled(mod, draw_inputs(func, 5)), results(func, 5), strict=True):
             what = f"Compiled, the fused program computes other numbers: {title}."
             PLACE.that(np.array_equal(a, b), what)
 
 
 def test_6_5_keeps_handles_and_flags(impl) -> None:
     """handles of the reduction, its loops and other blocks stay valid, and TVM's own verification passes"""
-    sch = s_tir.Schedule(followed(), debug_mask="all")
+    sch = s_tir.Schedule(add_reader(), debug_mask="all")
     reduction, epilogue, last = (sch.get_sblock(name) for name in ("matmul", "bias", "other"))
     loops, others = sch.get_loops(reduction), sch.get_loops(last)
-    given = _fused_with_map(impl, sch, reduction, epilogue)
+    given = _fuse_with_map(impl, sch, reduction, epilogue)
     for whose, handles in {"the reduction": loops, "another block": others}.items():
         PLACE.that(
             all(_is_alive(sch, handle) for handle in handles),
@@ -1310,11 +1301,9 @@ def test_6_5_keeps_handles_and_flags(impl) -> None:
             why="A schedule recognizes a loop by its variable. `with_loop_body` keeps the variable, and a loop whose "
             "body does not change need not be rebuilt.",
         )
-    _blocks_go_on(sch, reduction, loops, last, given)
-    what, expected = (
-        "The epilogue's handle still finds a block.",
-        "an error, because its block is gone",
-    )
+    _check_handles(sch, reduction, loops, last, given)
+    what = "The epilogue's handle still finds a block."
+    expected = "an error, because its block is gone"
     PLACE.that(not _is_alive(sch, epilogue), what, expected=expected, why=REFERENCES)
 
 
@@ -1325,11 +1314,11 @@ REFERENCES = (
 )
 
 
-def _fused_with_map(impl, sch: s_tir.Schedule, reduction, epilogue) -> str:
+def _fuse_with_map(impl, sch: s_tir.Schedule, reduction, epilogue) -> str:
     """Fuse, and return in words the map that `replace` got: which block, it says, is which."""
     given, replace = [], s_tir.ScheduleState.replace
 
-    def noted(state, sref, stmt, reuse=None):
+    def record(state, sref, stmt, reuse=None):
         blocks = {"old": nodes(sref.stmt, s_tir.SBlock), "new": nodes(stmt, s_tir.SBlock)}
 
         def named(one) -> str:
@@ -1341,7 +1330,7 @@ def _fused_with_map(impl, sch: s_tir.Schedule, reduction, epilogue) -> str:
             given.append("{" + ", ".join(f"{named(a)}: {named(b)}" for a, b in pairs) + "}")
         return replace(state, sref, stmt, reuse)
 
-    with mock.patch.object(s_tir.ScheduleState, "replace", noted):
+    with mock.patch.object(s_tir.ScheduleState, "replace", record):
         try:
             impl.fuse_reduction_epilogue(sch, reduction, epilogue)
         except tvm.error.InternalError as error:
@@ -1356,7 +1345,7 @@ def _fused_with_map(impl, sch: s_tir.Schedule, reduction, epilogue) -> str:
     return given[-1] if given else ""
 
 
-def _blocks_go_on(sch: s_tir.Schedule, reduction, loops: list, last, given: str) -> None:
+def _check_handles(sch: s_tir.Schedule, reduction, loops: list, last, given: str) -> None:
     """The handles of the reduction (now the fused block) and of `last` are alive, and both blocks can be scheduled."""
     try:
         block = sch.get(reduction)
@@ -1403,7 +1392,7 @@ def test_6_5_leaves_other_functions_alone(impl) -> None:
 def test_6_5_refuses_and_leaves_all_as_it_was(impl) -> None:
     """a refused fusion changes nothing, whichever condition it misses"""
     cases = [func for _, func, _ in [*unsound(OTHER_ELEMENT), *unsound(VISIBLE)]]
-    cases += [*map(_sum, NO_SUMS), program(init="3"), program("D[vi, 0] = temp + C")]
+    cases += [*map(_make_sum, NO_SUMS), program(init="3"), program("D[vi, 0] = temp + C")]
     cases += [program(step="T.max(temp, A)"), program(step="temp * 2 + A")]
     for func in cases:
         sch = s_tir.Schedule(func)
@@ -1411,7 +1400,7 @@ def test_6_5_refuses_and_leaves_all_as_it_was(impl) -> None:
         what = "Your fuse_reduction_epilogue accepts a program that it must refuse."
         why = "Fused, this program computes other numbers, or cannot be proved to compute the same."
         fuse = partial(impl.fuse_reduction_epilogue, sch, "matmul", "bias")
-        refuses(lambda _, fuse=fuse: fuse(), func, what, why, NOT_FIRE)
+        must_refuse(lambda _, fuse=fuse: fuse(), func, what, why, NOT_FIRE)
         changed = str(diff(text, sch.mod.script()))
         what = "A refused fusion changed the schedule."
         expected = "every `require` before `sch.state.replace`"
@@ -1431,7 +1420,7 @@ def test_6_5_equals_the_built_in(impl) -> None:
             for sch in (mine, theirs):
                 if step:
                     step(sch)
-            alive = without_dead_temp(theirs)
+            alive = remove_dead_temp(theirs)
             then = ", then " + step.__name__.strip("_") if step else ""
             what = f"Your result is not the one of the built-in ({title}{then})."
             yours = "- built-in, + yours\n" + str(diff(alive, mine.mod))
@@ -1449,7 +1438,7 @@ def _decompose(sch: s_tir.Schedule) -> None:
     sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
 
 
-def without_dead_temp(sch: s_tir.Schedule) -> tvm.IRModule:
+def remove_dead_temp(sch: s_tir.Schedule) -> tvm.IRModule:
     copy = sch.copy()
     root = copy.get_sref(copy.get_sblock("root"))
     used = nodes(root.stmt.body, tvm.ir.Var)
@@ -1459,8 +1448,8 @@ def without_dead_temp(sch: s_tir.Schedule) -> tvm.IRModule:
 
 
 def observe_6_5(impl):
-    def shape(func):
-        _, fusion = planned(func)
+    def describe_scope(func):
+        _, fusion = plan(func)
         scope = impl.new_scope(fusion, reference.fused_block(fusion))
         loops = [loop.loop_var.name for loop in nodes(scope, tirx.For)]
         names = [b.name_hint for b in nodes(scope, s_tir.SBlock)]
@@ -1468,18 +1457,18 @@ def observe_6_5(impl):
         kept += [str(realize.predicate) for realize in nodes(scope, s_tir.SBlockRealize)]
         return names, loops, kept, [b.name for b in scope.alloc_buffers]
 
-    def mapped():
-        sch = s_tir.Schedule(followed())
-        return _fused_with_map(impl, sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
+    def describe_map():
+        sch = s_tir.Schedule(add_reader())
+        return _fuse_with_map(impl, sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
 
-    def alive():
-        sch = s_tir.Schedule(followed())
+    def find_alive():
+        sch = s_tir.Schedule(add_reader())
         loops = [loop for name in ("matmul", "other") for loop in sch.get_loops(name)]
         impl.fuse_reduction_epilogue(sch, "matmul", "bias")
         return [_is_alive(sch, loop) for loop in loops]
 
-    def handle(use):
-        sch = s_tir.Schedule(followed())
+    def use_handle(use):
+        sch = s_tir.Schedule(add_reader())
         reduction = sch.get_sblock("matmul")
         impl.fuse_reduction_epilogue(sch, reduction, "bias")
         try:
@@ -1487,32 +1476,32 @@ def observe_6_5(impl):
         except Exception as error:
             return str(error).strip().splitlines()[-1][:60]
 
-    def same_objects():
-        _, fusion = planned(program(after=_TWO_OTHERS))
+    def keeps_object():
+        _, fusion = plan(program(after=_TWO_OTHERS))
         scope = impl.new_scope(fusion, reference.fused_block(fusion))
         return scope.body.seq[-1].same_as(fusion.site.scope.body.seq[-1])
 
     return [
-        same_objects,
-        lambda: shape(program()),
-        lambda: shape(marked()),
-        lambda: shape(rows_shared()),
-        lambda: shape(_cut_off()),
-        lambda: shape(_four_allocations()),
-        mapped,
-        alive,
-        lambda: handle(lambda sch, red: sch.get(red).name_hint),
-        lambda: handle(
+        keeps_object,
+        lambda: describe_scope(program()),
+        lambda: describe_scope(mark_rows()),
+        lambda: describe_scope(share_rows()),
+        lambda: describe_scope(_split_columns()),
+        lambda: describe_scope(_four_allocations()),
+        describe_map,
+        find_alive,
+        lambda: use_handle(lambda sch, red: sch.get(red).name_hint),
+        lambda: use_handle(
             lambda sch, red: sch.decompose_reduction(red, sch.get_loops(red)[2]) and "ok"
         ),
-        lambda: handle(lambda sch, red: sch.reverse_compute_at("other", sch.get_loops(red)[0])),
-        lambda: handle(lambda sch, red: len(nodes(sch.mod["main"].body, s_tir.SBlock))),
+        lambda: use_handle(lambda sch, red: sch.reverse_compute_at("other", sch.get_loops(red)[0])),
+        lambda: use_handle(lambda sch, red: len(nodes(sch.mod["main"].body, s_tir.SBlock))),
     ]
 
 
-def marked() -> tirx.PrimFunc:
+def mark_rows() -> tirx.PrimFunc:
     """Both blocks under one parallel loop that carries an annotation."""
-    sch = s_tir.Schedule(rows_shared())
+    sch = s_tir.Schedule(share_rows())
     rows = sch.get_loops("matmul")[0]
     sch.annotate(rows, "note", 1)
     sch.parallel(rows)
@@ -1522,9 +1511,9 @@ def marked() -> tirx.PrimFunc:
 # --- 6.6 ------------------------------------------------------------------------------------------
 
 
-def decomposed() -> tuple[s_tir.Schedule, object]:
+def decompose_fused() -> tuple[s_tir.Schedule, object]:
     """The usual program fused by the reference, tiled and decomposed: the schedule and its init block."""
-    sch = s_tir.Schedule(annotated())
+    sch = s_tir.Schedule(annotate_reduction())
     reference.fuse_reduction_epilogue(sch, "matmul", "bias")
     _tile(sch)
     return sch, sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
@@ -1532,7 +1521,7 @@ def decomposed() -> tuple[s_tir.Schedule, object]:
 
 def test_6_6_declares_what_the_blocks_read(impl) -> None:
     """the init declares the bias, and the update no longer does"""
-    sch, init = decomposed()
+    sch, init = decompose_fused()
     impl.refresh_regions(sch, init)
     impl.refresh_regions(sch, "matmul_update")
     for name, wanted in (("matmul_init", ["C"]), ("matmul_update", ["D", "A", "B"])):
@@ -1548,7 +1537,7 @@ def test_6_6_declares_what_the_blocks_read(impl) -> None:
 
 def test_6_6_keeps_the_handle_and_all_else(impl) -> None:
     """the handle stays valid, and nothing but the regions changes"""
-    sch, init = decomposed()
+    sch, init = decompose_fused()
     old = sch.get(init)
     impl.refresh_regions(sch, init)
     try:
@@ -1574,7 +1563,7 @@ def test_6_6_believes_no_declaration(impl) -> None:
     impl.refresh_regions(sch, "other")
     block = sch.get(sch.get_sblock("other"))
     for kind, wanted in (("reads", "C[vi, vj]"), ("writes", "E[vi, vj]")):
-        declared = ", ".join(_region(region) for region in getattr(block, kind))
+        declared = ", ".join(_describe_region(region) for region in getattr(block, kind))
         what = f"After your refresh_regions the block still declares other {kind} than it makes."
         why = "It declared all of E before, and writes one element per point. Take both lists from the code."
         REGIONS.equal(declared, wanted, what, why=why)
@@ -1582,18 +1571,25 @@ def test_6_6_believes_no_declaration(impl) -> None:
 
 def test_6_6_finds_what_no_block_declares(impl) -> None:
     """buffers that no block declares, and those that only an init uses, are found too"""
-    sch = _declares_nothing(s_tir.Schedule(_in_a_block("vi, vj", "[vi, vj]")), "bias")
+    sch = _remove_regions(s_tir.Schedule(_enclose("vi, vj", "[vi, vj]")), "bias")
     title = "a block that reads a buffer which the block around it allocates"
-    _refreshed(impl, sch, "bias", ["temp", "C"], ["D"], title)
-    _refreshed(impl, _bare_fused(), "matmul", ["C", "A", "B"], ["D"], "a fused block with its init")
+    _refresh(impl, sch, "bias", ["temp", "C"], ["D"], title)
+    _refresh(
+        impl,
+        _fuse_bare(),
+        "matmul",
+        ["C", "A", "B"],
+        ["D"],
+        "a fused block with its init",
+    )
 
 
-def _bare_fused() -> s_tir.Schedule:
+def _fuse_bare() -> s_tir.Schedule:
     """The usual program fused by the reference; the fused block declares nothing."""
-    return _declares_nothing(_apply(reference, program()), "matmul")
+    return _remove_regions(_fuse(reference, program()), "matmul")
 
 
-def _declares_nothing(sch: s_tir.Schedule, name: str) -> s_tir.Schedule:
+def _remove_regions(sch: s_tir.Schedule, name: str) -> s_tir.Schedule:
     """`sch`, with a block that declares neither reads nor writes."""
     sref = sch.get_sref(sch.get_sblock(name))
     bare = with_fields(sref.stmt, reads=[], writes=[])
@@ -1601,7 +1597,7 @@ def _declares_nothing(sch: s_tir.Schedule, name: str) -> s_tir.Schedule:
     return sch
 
 
-def _refreshed(impl, sch: s_tir.Schedule, name: str, reads: list, writes: list, title: str) -> None:
+def _refresh(impl, sch: s_tir.Schedule, name: str, reads: list, writes: list, title: str) -> None:
     """`refresh_regions` gives the block `name`, which declares nothing, these buffers in any order."""
     impl.refresh_regions(sch, name)
     block = sch.get(sch.get_sblock(name))
@@ -1612,11 +1608,11 @@ def _refreshed(impl, sch: s_tir.Schedule, name: str, reads: list, writes: list, 
         REGIONS.equal(found, sorted(wanted), what, why=why)
 
 
-def _region(region) -> str:
+def _describe_region(region) -> str:
     axes = [
-        r.min if same_expr(r.extent, 1) else f"{r.min}:{r.min + r.extent}" for r in region.region
+        r.min if are_equal(r.extent, 1) else f"{r.min}:{r.min + r.extent}" for r in region.region
     ]
-    return f"{region.source.name}[{', '.join(_text(a) if not isinstance(a, str) else a for a in axes)}]"
+    return f"{region.source.name}[{', '.join(_show(a) if not isinstance(a, str) else a for a in axes)}]"
 
 
 def test_6_6_refuses_a_pointer(impl) -> None:
@@ -1624,7 +1620,7 @@ def test_6_6_refuses_a_pointer(impl) -> None:
     body = 'T.reads(C[vi, vj])\n        T.writes(E[vi, vj])\n        E = T.call_extern("int32", "touch", C.data)'
     sch = s_tir.Schedule(program(after=other(body)))
     before = sch.mod
-    refuses(
+    must_refuse(
         lambda _: impl.refresh_regions(sch, "other"),
         before["main"],
         "Your refresh_regions accepts a block that passes a pointer to a function.",
@@ -1659,19 +1655,19 @@ def test_6_6_lets_tensorize_through(impl) -> None:
 
 def observe_6_6(impl):
     def regions(name):
-        sch, init = decomposed()
+        sch, init = decompose_fused()
         impl.refresh_regions(sch, init if name == "matmul_init" else name)
         block = sch.get(sch.get_sblock(name))
         named = [[r.source.name for r in declared] for declared in (block.reads, block.writes)]
         return named, len(block.annotations)
 
     def handle():
-        sch, init = decomposed()
+        sch, init = decompose_fused()
         impl.refresh_regions(sch, init)
         return sch.get(init).name_hint
 
     def with_init():
-        sch = _bare_fused()
+        sch = _fuse_bare()
         impl.refresh_regions(sch, "matmul")
         return [region.source.name for region in sch.get(sch.get_sblock("matmul")).reads]
 
@@ -1681,17 +1677,17 @@ def observe_6_6(impl):
 # --- 6.7 ------------------------------------------------------------------------------------------
 
 
-def _sizes(block: s_tir.SBlock) -> list:
+def _list_sizes(block: s_tir.SBlock) -> list:
     """The bounds of the axes of `block`, and the sizes of what it allocates."""
     axes = [n for axis in block.iter_vars for n in (axis.dom.min, axis.dom.extent)]
     return axes + [n for buffer in block.alloc_buffers for n in buffer.shape]
 
 
-def _both(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule]:
+def _fuse_both_ways(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule]:
     func = impl.lost_read()
     expected = "a function written in TVMScript with @T.prim_func(s_tir=True)"
     expect.returns(func, tirx.PrimFunc, "lost_read", "a PrimFunc", expected=expected)
-    sizes = [n for block in nodes(func.body, s_tir.SBlock) for n in _sizes(block)]
+    sizes = [n for block in nodes(func.body, s_tir.SBlock) for n in _list_sizes(block)]
     sizes += [n for param in func.params for n in getattr(param, "shape", [param])]
     unknown = dict.fromkeys(str(n) for n in sizes if not isinstance(n, tirx.IntImm))
     what = f"Your program has a size that is not a number, or an argument that is not a buffer: {', '.join(unknown)}."
@@ -1723,28 +1719,28 @@ def _both(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule]:
 
 def test_6_7_the_built_in_loses_a_read(impl) -> None:
     """the built-in's fused block reads an element it does not declare; the reference's declares it"""
-    func, mine, theirs = _both(impl)
+    func, mine, theirs = _fuse_both_ways(impl)
     block = theirs.get(theirs.get_sblock("matmul"))
-    missed = undeclared(block)
+    missed = find_undeclared(block)
     what = "On your program the built-in declares everything that the fused block reads."
     expected = "an element that the fused block reads, and that is in none of its declared regions"
     why = "The built-in lists what the epilogue reads, then what the reduction reads of buffers not listed yet."
     BREAK.that(bool(missed), what, expected=expected, yours=listing(theirs.mod["main"]), why=why)
     what = "The block of the reference does not declare everything that it reads, either."
-    lost = undeclared(mine.get(mine.get_sblock("matmul")))
+    lost = find_undeclared(mine.get(mine.get_sblock("matmul")))
     why = "The reference believes what the two blocks of your program declare. One of them reads more than that."
     expected = "blocks whose `T.reads` name all that they read; without `T.reads`, TVM finds out"
     BREAK.that(not lost, what, expected=expected, yours=f"it {lost}", why=why)
-    _same_results(func, mine.mod["main"], "The program is not fused right.", BLOCK)
+    _check_results(func, mine.mod["main"], "The program is not fused right.", BLOCK)
     what = (
         "The built-in computes other numbers than your program. Only its declaration may be wrong."
     )
-    _same_results(func, theirs.mod["main"], what, BREAK)
+    _check_results(func, theirs.mod["main"], what, BREAK)
 
 
 def observe_6_7(impl):
     def declared():
-        _, _, theirs = _both(impl)
-        return undeclared(theirs.get(theirs.get_sblock("matmul")))
+        _, _, theirs = _fuse_both_ways(impl)
+        return find_undeclared(theirs.get(theirs.get_sblock("matmul")))
 
     return [declared, lambda: str(impl.lost_read().script())]

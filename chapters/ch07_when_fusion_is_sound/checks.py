@@ -85,11 +85,11 @@ NOT_AFFINE = (
 )
 
 
-def _expression(text: str, parts: dict):
+def _make_expression(text: str, parts: dict):
     return eval(text, {"__builtins__": {}}, parts)
 
 
-def _at(value, parts: dict, numbers: dict[str, int]) -> int:
+def _number_at(value, parts: dict, numbers: dict[str, int]) -> int:
     """The number that `value` is where t, n, c and e are these numbers."""
     for name, number in numbers.items():
         dtype = str(parts[name].ty.dtype)
@@ -102,7 +102,7 @@ def _at(value, parts: dict, numbers: dict[str, int]) -> int:
     return int(result.value)
 
 
-def _numbers(seed: int) -> dict[str, int]:
+def _draw(seed: int) -> dict[str, int]:
     return dict(zip("tcen", random.Random(seed).sample(range(-40, 40), 4), strict=True))
 
 
@@ -110,7 +110,7 @@ def test_7_1_scale_and_addend(impl) -> None:
     """value = scale * total + addend, whatever the numbers"""
     parts = _parts()
     for text in AFFINE:
-        value = _expression(text, parts)
+        value = _make_expression(text, parts)
         form = impl.affine(value, parts["total"])
         what = f"Your affine returns {form!r} for `{text}`."
         expected = "the pair (scale, addend) with value = scale * t + addend"
@@ -130,9 +130,9 @@ def test_7_1_scale_and_addend(impl) -> None:
                 "a name: compare the buffers themselves, as `mentions` and `structural_equal` do."
             )
         for seed in range(4):
-            numbers = _numbers(seed)
-            wanted = _at(value, parts, numbers)
-            scale, addend = (_at(part, parts, numbers | {"t": 991}) for part in form)
+            numbers = _draw(seed)
+            wanted = _number_at(value, parts, numbers)
+            scale, addend = (_number_at(part, parts, numbers | {"t": 991}) for part in form)
             ALGEBRA.equal(
                 scale * numbers["t"] + addend,
                 wanted,
@@ -145,7 +145,7 @@ def test_7_1_everything_else_is_none(impl) -> None:
     """if the sum stands inside another operation, affine returns None"""
     parts = _parts()
     for text in NOT_AFFINE:
-        form = impl.affine(_expression(text, parts), parts["total"])
+        form = impl.affine(_make_expression(text, parts), parts["total"])
         what = f"Your affine finds a scale and an addend for `{text}`."
         why = "No scale and addend give this value for every t."
         if "u" in text:
@@ -161,7 +161,7 @@ def test_7_1_keeps_the_dtype(impl) -> None:
     for dtype in ("float64", "int64", "int8"):
         parts = _parts(dtype)
         for text in ("t + c", "t", "c - t"):
-            form = impl.affine(_expression(text, parts), parts["total"])
+            form = impl.affine(_make_expression(text, parts), parts["total"])
             kinds = [
                 str(part.ty.dtype) if isinstance(part, tvm.ir.Expr) else f"a Python {part!r}"
                 for part in form
@@ -174,13 +174,15 @@ def test_7_1_keeps_the_dtype(impl) -> None:
 def observe_7_1(impl):
     parts = _parts()
 
-    def seen(text: str):
-        form = impl.affine(_expression(text, parts), parts["total"])
+    def describe(text: str):
+        form = impl.affine(_make_expression(text, parts), parts["total"])
         return (
-            form if form is None else [_at(part, parts, _numbers(7) | {"t": 991}) for part in form]
+            form
+            if form is None
+            else [_number_at(part, parts, _draw(7) | {"t": 991}) for part in form]
         )
 
-    return [partial(seen, text) for text in (*AFFINE, *NOT_AFFINE)]
+    return [partial(describe, text) for text in (*AFFINE, *NOT_AFFINE)]
 
 
 # --- 7.2: enter_init ------------------------------------------------------------------------------
@@ -225,26 +227,26 @@ ODD_STEPS = {"horner": "t * 2 + x", "turned": "x - t", "saturating": "min(t + x,
 ALL_STEPS = STEPS | ODD_STEPS
 
 
-def _reduction(kind: str, init: str, epilogue: str, dtype: str):
+def _make_reduction(kind: str, init: str, epilogue: str, dtype: str):
     parts = _parts(dtype)
     for name in "xy":
         parts[name] = BufferLoad(decl_buffer((8,), dtype, name.upper()), [tirx.Var("vk", "int32")])
     start = tirx.const(int(init), dtype) if init.lstrip("-").isdigit() else parts[init]
-    step = _expression(ALL_STEPS[kind], parts)
-    return parts, _expression(epilogue, parts), step, start
+    step = _make_expression(ALL_STEPS[kind], parts)
+    return parts, _make_expression(epilogue, parts), step, start
 
 
-def _run(parts: dict, start, step, steps: list[dict], held: dict[str, int]) -> int:
+def _reduce(parts: dict, start, step, steps: list[dict], held: dict[str, int]) -> int:
     """Start, and then do the steps; t is what is held so far."""
-    total = _at(start, parts, held)
+    total = _number_at(start, parts, held)
     for numbers in steps:
-        total = _at(step, parts, {**held, **numbers, "t": total})
+        total = _number_at(step, parts, {**held, **numbers, "t": total})
     return total
 
 
-def _both(impl, kind: str, init: str, epilogue: str, seed: int = 3, dtype: str = "int32"):
+def _run_both(impl, kind: str, init: str, epilogue: str, seed: int = 3, dtype: str = "int32"):
     """The result unfused, the way, and the result fused."""
-    parts, value, step, start = _reduction(kind, init, epilogue, dtype)
+    parts, value, step, start = _make_reduction(kind, init, epilogue, dtype)
     entry = impl.enter_init(value, step, start, parts["total"])
     ALGEBRA.that(
         entry is None or (isinstance(entry, (tuple, list)) and len(entry) == 3),
@@ -255,7 +257,7 @@ def _both(impl, kind: str, init: str, epilogue: str, seed: int = 3, dtype: str =
     rng = random.Random(seed)
     steps = [{"x": rng.randint(-6, 6), "y": rng.randint(-6, 6)} for _ in range(4)]
     held = {"c": rng.randint(-20, 20), "e": rng.randint(2, 9)}
-    unfused = _at(value, parts, {**held, "t": _run(parts, start, step, steps, held)})
+    unfused = _number_at(value, parts, {**held, "t": _reduce(parts, start, step, steps, held)})
     if entry is None:
         return unfused, None, None
     how, new_start, new_step = entry
@@ -266,7 +268,7 @@ def _both(impl, kind: str, init: str, epilogue: str, seed: int = 3, dtype: str =
         yours=str(new_start),
         why="The init runs before the first step, when there is no sum to read.",
     )
-    return unfused, how, _run(parts, new_start, new_step, steps, held)
+    return unfused, how, _reduce(parts, new_start, new_step, steps, held)
 
 
 def test_7_2_starts_from_the_epilogue(impl) -> None:
@@ -274,7 +276,7 @@ def test_7_2_starts_from_the_epilogue(impl) -> None:
     for (kind, init, epilogue, way), dtype in itertools.product(ENTERS, ("int32", "float32")):
         said = f"{kind} from {init} (`{ALL_STEPS[kind]}`) in {dtype}, epilogue `{epilogue}`"
         for seed in range(3):
-            unfused, how, result = _both(impl, kind, init, epilogue, seed, dtype)
+            unfused, how, result = _run_both(impl, kind, init, epilogue, seed, dtype)
             ALGEBRA.that(
                 how == way,
                 f"Your enter_init returns None, and this epilogue may enter: {said}."
@@ -297,17 +299,17 @@ def test_7_2_starts_from_the_epilogue(impl) -> None:
 def test_7_2_stays_out_where_it_must(impl) -> None:
     """an epilogue that does not commute with the step is not let in"""
     for kind, init, epilogue in STAYS_OUT:
-        _, how, _ = _both(impl, kind, init, epilogue)
+        _, how, _ = _run_both(impl, kind, init, epilogue)
         what = f"Your enter_init lets `{epilogue}` into the init of this reduction: {kind} (`{ALL_STEPS[kind]}`)."
-        yours = f'"{how}"{_one_difference(impl, kind, init, epilogue)}'
+        yours = f'"{how}"{_find_difference(impl, kind, init, epilogue)}'
         why = "f(t ⊕ x) = f(t) ⊕ x does not hold. Try it with numbers for t and x, as in the lesson's tables."
         ALGEBRA.that(how is None, what, expected="None", yours=yours, why=why)
 
 
-def _one_difference(impl, kind: str, init: str, epilogue: str) -> str:
+def _find_difference(impl, kind: str, init: str, epilogue: str) -> str:
     """What comes out of the fused and of the unfused reduction on the first of many inputs that tells them apart."""
     for seed in range(100):
-        unfused, _, result = _both(impl, kind, init, epilogue, seed)
+        unfused, _, result = _run_both(impl, kind, init, epilogue, seed)
         if unfused != result:
             return (
                 f"; on one input the fused reduction gives {result}, and the unfused one {unfused}"
@@ -318,7 +320,7 @@ def _one_difference(impl, kind: str, init: str, epilogue: str) -> str:
 def observe_7_2(impl):
     cases = [case[:3] for case in (*ENTERS, *STAYS_OUT)]
     dtypes = "int32", "float32"
-    return [partial(_both, impl, *case, dtype=dtype) for case in cases for dtype in dtypes]
+    return [partial(_run_both, impl, *case, dtype=dtype) for case in cases for dtype in dtypes]
 
 
 # --- 7.3: last_step -------------------------------------------------------------------------------
@@ -346,7 +348,7 @@ def main(
 """
 
 
-def _summing(
+def _make_sums(
     order: str = "",
     begin: str = "0",
     rows: str = "6",
@@ -403,36 +405,36 @@ NESTS = {
 }
 
 
-def _reduction_of(sch: s_tir.Schedule) -> Nest:
+def _find_reduction(sch: s_tir.Schedule) -> Nest:
     return locate(sch, sch.get_sblock("matmul"), sch.get_sblock("bias")).producer
 
 
-def _number(expr, values: dict) -> int:
+def _evaluate(expr, values: dict) -> int:
     return int(Analyzer().simplify(substitute(expr, values)).value)
 
 
-def _moments(sch: s_tir.Schedule, predicate, n: int) -> tuple[dict, dict]:
+def _find_moments(sch: s_tir.Schedule, predicate, n: int) -> tuple[dict, dict]:
     """For each element: its steps, and how many had been done at each iteration where `predicate` holds."""
-    nest = _reduction_of(sch)
+    nest = _find_reduction(sch)
     axes = [axis.iter_type for axis in nest.block.iter_vars]
     given = {sch.mod["main"].params[0]: tirx.const(n, "int32")}
     done, moments = {}, {}
-    bounds = [(_number(loop.min, given), _number(loop.extent, given)) for loop in nest.loops]
+    bounds = [(_evaluate(loop.min, given), _evaluate(loop.extent, given)) for loop in nest.loops]
     for point in itertools.product(*(range(first, first + size) for first, size in bounds)):
         numbers = zip(nest.loops, point, strict=True)
         values = given | {
             loop.loop_var: tirx.const(v, str(loop.loop_var.ty.dtype)) for loop, v in numbers
         }
-        where = [_number(value, values) for value in nest.realize.iter_values]
+        where = [_evaluate(value, values) for value in nest.realize.iter_values]
         element = tuple(v for v, kind in zip(where, axes, strict=True) if kind == 0)
-        if _number(nest.realize.predicate, values):
+        if _evaluate(nest.realize.predicate, values):
             done[element] = done.get(element, 0) + 1
-        if _number(predicate, values):
+        if _evaluate(predicate, values):
             moments.setdefault(element, []).append(done.get(element, 0))
     return done, moments
 
 
-def _last_step(impl, nest: Nest):
+def _ask_last_step(impl, nest: Nest):
     """What last_step returns, as an expression."""
     predicate = impl.last_step(nest)
     if isinstance(predicate, ObjectConvertible):  # Python's == makes one
@@ -444,10 +446,10 @@ def _last_step(impl, nest: Nest):
 def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
     """the predicate holds once for each element, when all of its steps are done"""
     for name, how in NESTS.items():
-        sch = _summing(**how)
-        nest = _reduction_of(sch)
+        sch = _make_sums(**how)
+        nest = _find_reduction(sch)
         try:
-            predicate = _last_step(impl, nest)
+            predicate = _ask_last_step(impl, nest)
         except s_tir.ScheduleError as error:
             what = f"Your last_step refuses this nest: {name}."
             why = (
@@ -457,14 +459,14 @@ def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
             raise LAST.failed(what, expected="a predicate", yours=str(error), why=why) from None
         if mentions(list(nest.path), sch.mod["main"].params[0]):
             for n in (3, 4):
-                _is_true_once(
-                    nest, predicate, f"{name}, with {n} for n", *_moments(sch, predicate, n)
+                _check_once(
+                    nest, predicate, f"{name}, with {n} for n", *_find_moments(sch, predicate, n)
                 )
         else:
-            _is_true_once(nest, predicate, name, *_moments(sch, predicate, 0))
+            _check_once(nest, predicate, name, *_find_moments(sch, predicate, 0))
 
 
-def _is_true_once(nest: Nest, predicate, name: str, done: dict, moments: dict) -> None:
+def _check_once(nest: Nest, predicate, name: str, done: dict, moments: dict) -> None:
     """Fail unless each element that has steps has one moment, after all of them."""
     parts = conjuncts(nest.realize.predicate)
     shown = f"in this nest: {name}; your predicate: {predicate}"
@@ -499,20 +501,20 @@ def _is_true_once(nest: Nest, predicate, name: str, done: dict, moments: dict) -
 
 def test_7_3_a_shared_loop_is_refused(impl) -> None:
     """a loop that drives a spatial axis and the reduction at once is refused"""
-    predicate, right = _refuses_or_is_right(impl, _summing(jk=None))
+    predicate, right = _try_last_step(impl, _make_sums(jk=None))
     what = "One loop drives columns and steps together, and your predicate is not true once per element."
     expected = "a ScheduleError, or a predicate that is right"
     why = "`reduction_loops` refuses such a loop."
     LAST.that(right, what, expected=expected, yours=str(predicate), why=why)
 
 
-def _refuses_or_is_right(impl, sch: s_tir.Schedule):
+def _try_last_step(impl, sch: s_tir.Schedule):
     """What last_step returns or raises, and whether it may."""
     try:
-        predicate = _last_step(impl, _reduction_of(sch))
+        predicate = _ask_last_step(impl, _find_reduction(sch))
     except s_tir.ScheduleError as error:
         return error, True
-    done, moments = _moments(sch, predicate, 0)
+    done, moments = _find_moments(sch, predicate, 0)
     return predicate, moments == {element: [steps] for element, steps in done.items()}
 
 
@@ -523,7 +525,7 @@ def test_7_3_a_mixed_bound_is_refused(impl) -> None:
         ("j + k < 4", "columns", {}),
         ("j + i_j_fused < 4", "columns", {"called": "i_j_fused", "ij": None}),  # two of one name
     ):
-        predicate, right = _refuses_or_is_right(impl, _summing(where=where, **how))
+        predicate, right = _try_last_step(impl, _make_sums(where=where, **how))
         LAST.that(
             right,
             f"The reduction runs where {where}, and your predicate is not true once for each of the {which} that have "
@@ -536,12 +538,12 @@ def test_7_3_a_mixed_bound_is_refused(impl) -> None:
 
 
 def observe_7_3(impl):
-    def seen(name: str) -> str:
-        sch = _summing(**NESTS[name])
-        predicate = _last_step(impl, _reduction_of(sch))
-        return str([sorted(_moments(sch, predicate, n)[1].items()) for n in (3, 4)])
+    def describe(name: str) -> str:
+        sch = _make_sums(**NESTS[name])
+        predicate = _ask_last_step(impl, _find_reduction(sch))
+        return str([sorted(_find_moments(sch, predicate, n)[1].items()) for n in (3, 4)])
 
-    return [partial(seen, name) for name in NESTS]
+    return [partial(describe, name) for name in NESTS]
 
 
 # --- 7.4: check_between ---------------------------------------------------------------------------
@@ -583,7 +585,7 @@ EPILOGUE = """\
 """
 
 
-def _text(second: str = "", declares: str = "", **fields: str) -> str:
+def _write(second: str = "", declares: str = "", **fields: str) -> str:
     """A Case as text. second: the store of a second block in between. declares: what `bias` declares."""
     text = Case("between", "a program", **fields).text.replace(
         "D[wi, wj] =", f"{declares}D[wi, wj] ="
@@ -595,45 +597,45 @@ THREE_OPERANDS = "T.max(s + C[wi, wj], E[wi, wj]) * F[wi, wj]"
 # programs that are no hard cases -> the text, and the buffer or why the fusion does no harm
 CLASHING = {name: (CASES[name].text, buffer) for name, buffer in CLASHES.items()} | {
     "the second of three operands written in between": (
-        _text(value=THREE_OPERANDS, between="E[oi, oj] = 4"),
+        _write(value=THREE_OPERANDS, between="E[oi, oj] = 4"),
         "E",
     ),
     "the last of three operands written in between": (
-        _text(value=THREE_OPERANDS, between="F[oi, oj] = 4"),
+        _write(value=THREE_OPERANDS, between="F[oi, oj] = 4"),
         "F",
     ),
     "the bias written by the first of two blocks": (
-        _text(between="C[oi, oj] = 4", second="F[oi, oj] = E[oi, oj]"),
+        _write(between="C[oi, oj] = 4", second="F[oi, oj] = E[oi, oj]"),
         "C",
     ),
     "the bias written by the second of two blocks": (
-        _text(between="F[oi, oj] = E[oi, oj]", second="C[oi, oj] = 4"),
+        _write(between="F[oi, oj] = E[oi, oj]", second="C[oi, oj] = 4"),
         "C",
     ),
     "the bias written by the second store of a block": (
-        _text(between="F[oi, oj] = E[oi, oj]; C[oi, oj] = 4"),
+        _write(between="F[oi, oj] = E[oi, oj]; C[oi, oj] = 4"),
         "C",
     ),
     "the bias written in between through a second name": (
-        _text(
+        _write(
             between='row = T.match_buffer(C[oi, 0:6], (6,), "int32", offset_factor=1); row[oj] = 4'
         ),
         "C",
     ),
     "the bias written in between, and the epilogue does not declare that it reads it": (
-        _text(between="C[oi, oj] = 4", declares="T.reads(temp[wi, wj]); T.writes(D[wi, wj]); "),
+        _write(between="C[oi, oj] = 4", declares="T.reads(temp[wi, wj]); T.writes(D[wi, wj]); "),
         "C",
     ),
 }
 ALLOWED = {name: (CASES[name].text, why) for name, why in HARMLESS.items()} | {
     "a block in between writes a buffer of its own that is called C, too": (
-        _text(between='C = T.sblock_alloc_buffer((6, 6), "int32"); C[oi, oj] = 4'),
+        _write(between='C = T.sblock_alloc_buffer((6, 6), "int32"); C[oi, oj] = 4'),
         "The epilogue reads another buffer. Two buffers may share a name: compare the buffers themselves.",
     ),
 }
 
 
-def _between(impl, text: str) -> str:
+def _ask_between(impl, text: str) -> str:
     """What check_between says of a program: "" or its sentence."""
     sch = s_tir.Schedule(from_source(text))
     pair = reference.match(sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
@@ -647,7 +649,7 @@ def _between(impl, text: str) -> str:
 def test_7_4_refuses_who_would_notice(impl) -> None:
     """a block in between that notices the fusion is refused, and the refusal names the buffer"""
     for name, (text, buffer) in CLASHING.items():
-        said = _between(impl, text)
+        said = _ask_between(impl, text)
         what = f"Your check_between accepts a program that it must refuse: {name}."
         yours = "no refusal, for the program\n" + text
         why = (
@@ -668,7 +670,7 @@ def test_7_4_refuses_who_would_notice(impl) -> None:
 def test_7_4_allows_who_would_not(impl) -> None:
     """readers of the sums and of the bias, and blocks before and after the two, are accepted"""
     for name, (text, why) in ALLOWED.items():
-        said = _between(impl, text)
+        said = _ask_between(impl, text)
         what = f"Your check_between refuses a program in which no block notices the fusion: {name}."
         wanted = "no refusal"
         why += " Refusing a harmless program is safe, but the fusion is lost."
@@ -687,13 +689,13 @@ def test_7_4_whole_programs(impl) -> None:
 
 def observe_7_4(impl):
     programs = (*CLASHING.values(), *ALLOWED.values())
-    return [lambda text=text: bool(_between(impl, text)) for text, _ in programs]
+    return [lambda text=text: bool(_ask_between(impl, text)) for text, _ in programs]
 
 
 # --- 7.5: counterexamples -------------------------------------------------------------------------
 
 
-def _tried(name: str, condition: str) -> tuple[str, str, str]:
+def _try(name: str, condition: str) -> tuple[str, str, str]:
     """What comes of a hard case with the whole guard, and without one condition; and what was said without it."""
     case = CASES[name]
     whole, _ = side_by_side.judge(case, reference.fuse_epilogue)
@@ -713,7 +715,7 @@ def test_7_5_each_condition_has_its_case(impl) -> None:
     unknown = [name for name in names if not isinstance(name, str) or name not in CASES]
     expected = "names from chapters/kit/cases/hard_cases.py; `sorted(CASES)` lists them"
     expect.that(not unknown, f"No hard case is called {unknown}.", expected=expected)
-    tried = {condition: _tried(chosen[condition], condition) for condition in search.CONDITIONS}
+    tried = {condition: _try(chosen[condition], condition) for condition in search.CONDITIONS}
     lines = [
         f"“{condition}”, “{chosen[condition]}”: with all conditions {whole}; without this one {without} ({said})"
         for condition, (whole, without, said) in tried.items()
@@ -731,10 +733,10 @@ def test_7_5_each_condition_has_its_case(impl) -> None:
 
 
 def observe_7_5(impl):
-    def seen(condition: str) -> str:
-        return " ".join(_tried(impl.counterexamples()[condition], condition)[:2])
+    def describe(condition: str) -> str:
+        return " ".join(_try(impl.counterexamples()[condition], condition)[:2])
 
-    return [partial(seen, condition) for condition in search.CONDITIONS]
+    return [partial(describe, condition) for condition in search.CONDITIONS]
 
 
 # --- 7.6: breaks_the_builtin ----------------------------------------------------------------------
@@ -753,18 +755,18 @@ DOES = {
 }
 
 
-def _broken(impl) -> tuple[str, str, str, str]:
+def _judge_case(impl) -> tuple[str, str, str, str]:
     """The built-in's outcome and what it said, ours and the way, for the learner's case."""
     case = impl.breaks_the_builtin()
     expected = "Case(cause, name, value=…) of chapters.kit.cases.hard_cases"
     expect.returns(case, Case, "breaks_the_builtin", "a Case", expected=expected)
-    _is_program(case)
-    builtin, said = _judged(case, side_by_side.fuse_with_builtin)
-    return (builtin, said, *_judged(case, reference.fuse_epilogue))
+    _check_program(case)
+    builtin, said = _judge_fusion(case, side_by_side.fuse_with_builtin)
+    return (builtin, said, *_judge_fusion(case, reference.fuse_epilogue))
 
 
 @lru_cache(maxsize=search.DRAWS)  # each is asked about once per opponent
-def _is_program(case: Case) -> None:
+def _check_program(case: Case) -> None:
     """TVM's parser takes the program of `case`, whose indices stay inside its arrays; or the check fails."""
     try:
         case.func  # noqa: B018
@@ -776,27 +778,27 @@ def _is_program(case: Case) -> None:
     try:
         s_tir.analysis.OOBChecker()(tvm.IRModule({"main": case.func}))
     except s_tir.ScheduleError as error:
-        raise _outside(case, message_of(error).splitlines()[-1].split(": ")[-1]) from None
+        raise _fail_outside(case, message_of(error).splitlines()[-1].split(": ")[-1]) from None
 
 
-def _outside(case: Case, said: str) -> CheckFailed:
+def _fail_outside(case: Case, said: str) -> CheckFailed:
     """The failure of a program that leaves its arrays before it is fused."""
     what = f"Unfused, the program of your Case leaves its arrays: {said}"
     why = "What such a program computes is not defined, so no fusion of it is right or wrong."
     return BREAK.failed(what, expected="indices inside the arrays", yours=case.text, why=why)
 
 
-def _judged(case: Case, fuse: Callable) -> tuple[str, str]:
+def _judge_fusion(case: Case, fuse: Callable) -> tuple[str, str]:
     """`side_by_side.judge`, of a program that may itself write outside its arrays."""
     try:
         return side_by_side.judge(case, fuse)
     except WroteOutside as error:
-        raise _outside(case, str(error)) from None
+        raise _fail_outside(case, str(error)) from None
 
 
 def test_7_6_the_builtin_is_wrong_and_ours_right(impl) -> None:
     """the built-in gets your program wrong, and fuse_epilogue gets it right"""
-    builtin, said, ours, how = _broken(impl)
+    builtin, said, ours, how = _judge_case(impl)
     what = f"The built-in {DOES[builtin]} your program."
     expected = "a program that the built-in fuses, and that then gives other numbers"
     why = "The built-in drops the addend beside the sum from the step, and applies the rest of f at every step."
@@ -808,18 +810,18 @@ def test_7_6_the_builtin_is_wrong_and_ours_right(impl) -> None:
     expected = "a program that `fuse_epilogue` fuses, in any of its ways"
     why = "The exercise asks for a program that can be fused soundly, and that the built-in gets wrong."
     BREAK.that(ours == "right", what, expected=expected, yours=how, why=why)
-    known = {_without_layout(case): name for name, case in CASES.items()}
-    name = known.get(_without_layout(impl.breaks_the_builtin()), "")
+    known = {_normalize_text(case): name for name, case in CASES.items()}
+    name = known.get(_normalize_text(impl.breaks_the_builtin()), "")
     expect.that(not name, f"Your program is the hard case “{name}”.", expected="one of your own")
 
 
-def _without_layout(case: Case) -> str:
+def _normalize_text(case: Case) -> str:
     """The text of `case` without the blanks and brackets that change nothing."""
     return ast.unparse(ast.parse(case.text))
 
 
 def observe_7_6(impl):
-    return [lambda: _broken(impl)[0], lambda: _broken(impl)[2]]
+    return [lambda: _judge_case(impl)[0], lambda: _judge_case(impl)[2]]
 
 
 # --- 7.7: draw_case -------------------------------------------------------------------------------
@@ -836,7 +838,7 @@ BREAKS = {
 }
 
 
-def _programs(impl, count: int) -> list[Case]:
+def _draw_programs(impl, count: int) -> list[Case]:
     """The first programs of the learner's generator."""
     cases = [search.drawn(impl.draw_case, number) for number in range(count)]
     expected = "Case(cause, name, value=…) of chapters.kit.cases.hard_cases"
@@ -847,9 +849,9 @@ def _programs(impl, count: int) -> list[Case]:
 
 def test_7_7_draws_programs(impl) -> None:
     """your generator draws many different programs"""
-    cases = _programs(impl, LOOKED_AT)
+    cases = _draw_programs(impl, LOOKED_AT)
     for number, case in reversed(list(enumerate(cases))):  # so that a counter differs
-        _is_program(case)
+        _check_program(case)
         again = search.drawn(impl.draw_case, number)
         names = [field.name for field in dataclasses.fields(Case)]
         differ = [name for name in names if repr(getattr(case, name)) != repr(getattr(again, name))]
@@ -875,8 +877,8 @@ def test_7_7_draws_programs(impl) -> None:
 def test_7_7_finds_no_fault_where_there_is_none(impl) -> None:
     """with all of its conditions, your fuse_epilogue fuses many of the programs, and each of them right"""
     right = 0
-    for case, times in Counter(_programs(impl, LOOKED_AT)).items():
-        came, how = _judged(case, impl.fuse_epilogue)
+    for case, times in Counter(_draw_programs(impl, LOOKED_AT)).items():
+        came, how = _judge_fusion(case, impl.fuse_epilogue)
         what = f"Your own fuse_epilogue, with its whole guard, {DOES[came]} a program of your generator."
         expected = "the numbers of the unfused program, or a refusal"
         why = "One of your functions of 7.1 to 7.4 may have a fault that their checks do not see."
@@ -892,30 +894,30 @@ def test_7_7_finds_no_fault_where_there_is_none(impl) -> None:
     )
 
 
-def _first_wrong(cases: list[Case], fuse) -> search.Wrong | None:
+def _find_first_wrong(cases: list[Case], fuse) -> search.Wrong | None:
     """The first of `cases` that `fuse` gets wrong."""
     for case in dict.fromkeys(cases):  # a generator draws some programs more than once
-        _is_program(case)
+        _check_program(case)
         try:
             if wrong := search.goes_wrong(case, fuse):
                 return wrong
         except WroteOutside as error:
-            raise _outside(case, str(error)) from None
+            raise _fail_outside(case, str(error)) from None
     return None
 
 
 def test_7_7_finds_each_fault(impl) -> None:
     """with any one condition left out of your guard the search finds a wrong program, and one for chapter 6"""
-    cases = _programs(impl, search.DRAWS)
+    cases = _draw_programs(impl, search.DRAWS)
     for condition in search.CONDITIONS:
         with search.left_out(impl, condition):
-            wrong = _first_wrong(cases, impl.fuse_epilogue)
+            wrong = _find_first_wrong(cases, impl.fuse_epilogue)
         what = f"Without “{condition}”, your fuse_epilogue is right on {search.DRAWS} programs of your generator."
         expected = (
             "a program that is fused when only this condition is left out, and then goes wrong"
         )
         BREAK.that(wrong is not None, what, expected=expected, why=BREAKS[condition])
-    wrong = _first_wrong(cases, ch6.fuse_reduction_epilogue)
+    wrong = _find_first_wrong(cases, ch6.fuse_reduction_epilogue)
     what = f"Chapter 6's primitive is right on {search.DRAWS} programs of your generator."
     expected = "a program that it fuses and gets wrong"
     why = "Chapter 6 does not ask how its sums round, so what it gets wrong are programs in floating point."
@@ -923,20 +925,20 @@ def test_7_7_finds_each_fault(impl) -> None:
 
 
 def observe_7_7(impl):
-    def says(fact) -> bool:
-        return fact(_programs(impl, LOOKED_AT))
+    def says_of(fact) -> bool:
+        return fact(_draw_programs(impl, LOOKED_AT))
 
-    def large(case: Case) -> bool:
+    def has_large_numbers(case: Case) -> bool:
         return any(abs(number) >= 1024 for number in case.fill.values())
 
-    def odd(case: Case) -> int:
+    def count_unusual_fields(case: Case) -> int:
         usual = Case(case.cause, case.name)
         return sum(getattr(case, one) != value for one, value in vars(usual).items())
 
     return [
-        partial(says, lambda cases: len({case.loops for case in cases}) > 1),
-        partial(says, lambda cases: any(map(large, cases))),
-        partial(says, lambda cases: any(case.dtype == "float16" for case in cases)),
-        partial(says, lambda cases: any(case.between or case.after for case in cases)),
-        partial(says, lambda cases: min(map(odd, cases)) >= 3),
+        partial(says_of, lambda cases: len({case.loops for case in cases}) > 1),
+        partial(says_of, lambda cases: any(map(has_large_numbers, cases))),
+        partial(says_of, lambda cases: any(case.dtype == "float16" for case in cases)),
+        partial(says_of, lambda cases: any(case.between or case.after for case in cases)),
+        partial(says_of, lambda cases: min(map(count_unusual_fields, cases)) >= 3),
     ]

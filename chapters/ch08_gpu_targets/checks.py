@@ -19,7 +19,7 @@ from chapters.kit.draw.table import count_noun
 from chapters.kit.gpu.cuda_resources import Resources
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import occupancy
-from chapters.kit.gpu.launches import HostProgram
+from chapters.kit.gpu.launches import host_program
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses, bytes_moved
 from chapters.kit.ir.tensor_ir import nodes, substitute
@@ -44,7 +44,7 @@ LIMITS = {
 # --- 8.1 ------------------------------------------------------------------------------------------
 
 
-def _scaled_sum(shape: tuple[int, ...], dtype: str) -> tirx.PrimFunc:
+def _make_scaled_sum(shape: tuple[int, ...], dtype: str) -> tirx.PrimFunc:
     a, b = (te.placeholder(shape, dtype, name) for name in "AB")
     total = te.compute(shape, lambda *at: a(*at) + b(*at) * b(*at), "D")
     func = te.create_prim_func([a, b, total])
@@ -59,8 +59,8 @@ ELEMENTWISE = [
 ]
 
 
-def _bound(impl, shape, dtype, threads, vector) -> tirx.PrimFunc:
-    sch = s_tir.Schedule(_scaled_sum(shape, dtype))
+def _bind(impl, shape, dtype, threads, vector) -> tirx.PrimFunc:
+    sch = s_tir.Schedule(_make_scaled_sum(shape, dtype))
     impl.bind_elementwise(sch, sch.get_sblock("D"), threads, vector)
     return sch.mod["main"]
 
@@ -68,7 +68,7 @@ def _bound(impl, shape, dtype, threads, vector) -> tirx.PrimFunc:
 def test_8_1_computes_every_element(impl) -> None:
     """every element is computed, also where the last block has fewer"""
     for shape, dtype, threads, vector in ELEMENTWISE:
-        func, count = _bound(impl, shape, dtype, threads, vector), math.prod(shape)
+        func, count = _bind(impl, shape, dtype, threads, vector), math.prod(shape)
         for how, target, backwards in gpu.engines(dtype):
             random = np.random.default_rng(1)
             a, b = (random.standard_normal(shape).astype(dtype) for _ in range(2))
@@ -97,7 +97,7 @@ def test_8_1_computes_every_element(impl) -> None:
 def test_8_1_threads_lie_side_by_side(impl) -> None:
     """a thread loads a vector, and the next thread the next one"""
     for shape, dtype, threads, vector in ELEMENTWISE:
-        for access in accesses(_bound(impl, shape, dtype, threads, vector), CUDA):
+        for access in accesses(_bind(impl, shape, dtype, threads, vector), CUDA):
             what = f"the {'store to' if access.writes else 'load of'} {access.buffer}"
             said = f"In {what}, a thread of your kernel does not take {vector} neighbouring elements at a time."
             why = (
@@ -116,11 +116,11 @@ def test_8_1_threads_lie_side_by_side(impl) -> None:
 
 
 def observe_8_1(impl):
-    def seen(case) -> str:
-        found = accesses(_bound(impl, *case), CUDA)
+    def describe(case) -> str:
+        found = accesses(_bind(impl, *case), CUDA)
         return str([(a.buffer, a.lanes, a.first[:3], a.times) for a in found])
 
-    return [lambda case=case: seen(case) for case in ELEMENTWISE]
+    return [lambda case=case: describe(case) for case in ELEMENTWISE]
 
 
 # --- 8.2 ------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def observe_8_1(impl):
 OTHER_SIZE = (128, 64, 128)
 
 
-def _scheduled(impl, size: tuple[int, int, int] = goals.SIZE) -> s_tir.Schedule:
+def _schedule(impl, size: tuple[int, int, int] = goals.SIZE) -> s_tir.Schedule:
     sch, block = start_from_bias(matmul_bias(*size, "float32"))
     try:
         impl.schedule_within_limits(sch, block)
@@ -142,7 +142,7 @@ def _scheduled(impl, size: tuple[int, int, int] = goals.SIZE) -> s_tir.Schedule:
         if written and str(written[0].source.scope()) == "shared.dyn":
             sch.set_scope(one, 0, "shared")
     nest = loop_nest(sch)
-    if unbound := _unbound(nest.body):
+    if unbound := _find_unbound(nest.body):
         raise TILES.failed(
             f"No loop around {' and '.join(unbound)} is bound to blocks or threads.",
             expected="each block of the schedule inside loops that are bound",
@@ -152,28 +152,28 @@ def _scheduled(impl, size: tuple[int, int, int] = goals.SIZE) -> s_tir.Schedule:
     return sch
 
 
-def _unbound(parts) -> list[str]:
+def _find_unbound(parts) -> list[str]:
     """The names of the blocks, in the body of a LoopNest, that stand inside no loop that is bound to threads."""
     found = []
     for part in parts:
         if not hasattr(part, "body"):
             found.append(part.name)
         elif not part.kind.startswith(("blockIdx", "threadIdx")):
-            found += _unbound(part.body)
+            found += _find_unbound(part.body)
     return found
 
 
 def test_8_2_right_numbers(impl) -> None:
     """run as GPU code in both orders of the threads, every element is right"""
     for size in (goals.SIZE, OTHER_SIZE):
-        func = _scheduled(impl, size).mod["main"]
+        func = _schedule(impl, size).mod["main"]
         why = "An element that no thread computes is still nan. A sum starts from the bias, once."
         gpu.layer(func, size, "float32", why, TILES)
 
 
-def _counted_kernel(impl) -> tuple[tirx.PrimFunc, str]:
+def _make_one_kernel(impl) -> tuple[tirx.PrimFunc, str]:
     """The answer's kernel for the size that the goals are for, and its loops as text."""
-    func = _scheduled(impl).mod["main"]
+    func = _schedule(impl).mod["main"]
     try:
         kernels = goals.launched(func)
     except Exception as error:
@@ -189,9 +189,9 @@ def _counted_kernel(impl) -> tuple[tirx.PrimFunc, str]:
     return func, loops
 
 
-def _stays_within(impl, number: int, read: Section) -> None:
+def _check_goal(impl, number: int, read: Section) -> None:
     """The answer's kernel stays within the limits of goal `number`."""
-    func, loops = _counted_kernel(impl)
+    func, loops = _make_one_kernel(impl)
     used, limit = goals.use_of(func), goals.GOALS[number]
     above = used.exceeded(limit)
     if not above:
@@ -208,7 +208,7 @@ def _stays_within(impl, number: int, read: Section) -> None:
 
 def test_8_2_is_one_kernel(impl) -> None:
     """one kernel, in 8 or more blocks of 32 to 128 threads"""
-    func, loops = _counted_kernel(impl)
+    func, loops = _make_one_kernel(impl)
     ((blocks, threads),) = goals.launched(func)
     TILES.that(
         blocks >= goals.LEAST_BLOCKS,
@@ -228,7 +228,7 @@ def test_8_2_is_one_kernel(impl) -> None:
 
 def test_8_2_keeps_sums_in_registers(impl) -> None:
     """D is stored and never read, and each sum has a constant place in a thread's own buffer"""
-    func, loops = _counted_kernel(impl)
+    func, loops = _make_one_kernel(impl)
     read = {a.buffer for a in accesses(func, CUDA) if not a.writes}
     TILES.that(
         "D" not in read,
@@ -249,29 +249,29 @@ def test_8_2_keeps_sums_in_registers(impl) -> None:
 
 def test_8_2_reaches_the_first_goal(impl) -> None:
     """it stays within the limits of goal 1"""
-    _stays_within(impl, 1, TILES)
+    _check_goal(impl, 1, TILES)
 
 
 def test_8_2_reaches_the_second_goal(impl) -> None:
     """it stays within the limits of goal 2"""
-    _stays_within(impl, 2, SHARED)
+    _check_goal(impl, 2, SHARED)
 
 
 def observe_8_2(impl):
     def numbers() -> str:
-        return gpu.digest(_scheduled(impl).mod["main"], goals.SIZE, "float32")
+        return gpu.digest(_schedule(impl).mod["main"], goals.SIZE, "float32")
 
     def used() -> str:
-        func, _ = _counted_kernel(impl)
+        func, _ = _make_one_kernel(impl)
         return f"{goals.use_of(func)} {goals.requested_by_buffer(func)} {goals.indexed_at_run_time(func)}"
 
     def first() -> str:
-        func, _ = _counted_kernel(impl)
+        func, _ = _make_one_kernel(impl)
         seen = [(a.buffer, a.lanes, a.first[:9]) for a in accesses(func, CUDA)]
         return str(sorted(set(seen)))
 
     def other() -> str:
-        return type(_scheduled(impl, OTHER_SIZE)).__name__  # or what the schedule refuses
+        return type(_schedule(impl, OTHER_SIZE)).__name__  # or what the schedule refuses
 
     return [numbers, used, first, other]
 
@@ -308,18 +308,13 @@ CANDIDATES = {
         MIDDLE,
         "A block has 48 KiB of static shared memory.",
     ),
-    "a block of too many threads": (
-        [(SMALL, _used(32, 4352)), (ThreadTile(64, 64, 16, 1, 2), _used(16, 8704))],
-        SMALL,
-        "A block has 1024 threads at most, however few registers they need.",
-    ),
     "a block of one thread too many": (
         [
             (ThreadTile(16, 16, 16, 1, 1), _used(16, 4352)),
             (ThreadTile(41, 25, 16, 1, 1), _used(16, 4352)),
         ],
         ThreadTile(16, 16, 16, 1, 1),
-        "41 x 25 threads are 1025.",
+        "41 x 25 threads are 1025. A block has 1024 at most, however few registers they need.",
     ),
     "a block as large as it may be": (
         [(SMALL, _used(32, 4352)), (THIN, _used(32, 49152))],
@@ -371,17 +366,14 @@ CANDIDATES = {
 
 # Equal loads, 1024 and 768 threads: 2048 threads fit a multiprocessor of sm_90a, and 1536 one of sm_86.
 FULL, PART = ThreadTile(96, 64, 16, 3, 2), ThreadTile(64, 96, 16, 2, 4)
-ARCHITECTURES = {
-    arch: (
+CASES = {title: ("sm_90a", *case) for title, case in CANDIDATES.items()} | {
+    f"equal loads on {arch}": (
+        arch,
         [(FULL, _used(32, 13056)), (PART, _used(32, 13056))],
         wanted,
         f"Both load the same. On {arch}, the occupancy of the other tile is lower.",
     )
     for arch, wanted in {"sm_90a": FULL, "sm_86": PART}.items()
-}
-CASES = {
-    **{title: ("sm_90a", *case) for title, case in CANDIDATES.items()},
-    **{f"equal loads on {arch}": (arch, *case) for arch, case in ARCHITECTURES.items()},
 }
 SPILLING = [(LARGE, _used(255, 17408, 224))]
 
@@ -391,18 +383,14 @@ def test_8_3_chooses_what_loads_least(impl) -> None:
     for title, (arch, compiled, wanted, why) in CASES.items():
         found, used = impl.best_tile(list(compiled), arch), dict(compiled)
         what = "Your best_tile did not return one of the tiles that it was given."
-        REPORT.that(
-            isinstance(found, ThreadTile) and found in used,
-            what,
-            expected="a ThreadTile of the list",
-            yours=repr(found)[:200],
-        )
+        right, given = isinstance(found, ThreadTile) and found in used, repr(found)[:200]
+        REPORT.that(right, what, expected="a ThreadTile of the list", yours=given)
         what = f"Your best_tile returns another tile than the best of {len(compiled)}. The case: {title}."
-        wanted, yours = _facts(wanted, used[wanted], arch), _facts(found, used[found], arch)
+        wanted, yours = (_describe(tile, used[tile], arch) for tile in (wanted, found))
         REPORT.that(yours == wanted, what, expected=wanted, yours=yours, why=why)
 
 
-def _facts(tile: ThreadTile, used: Resources, arch: str) -> str:
+def _describe(tile: ThreadTile, used: Resources, arch: str) -> str:
     """What decides about a tile."""
     threads = math.prod(tile.threads)
     loads = 1 / tile.block_m + 1 / tile.block_n
@@ -439,26 +427,26 @@ def observe_8_3(impl):
 ROW = (1, 12, 512)
 
 
-def _decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
+def _make_decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
     func = gpu.parsed(lambda: impl.decode_matmul(size[1], size[2], dtype), "8.4", DECODE)
     DECODE.returns(func, tirx.PrimFunc, "decode_matmul", "a PrimFunc")
     return func
 
 
-def _times_the_bias(impl, target: tvm.target.Target, backwards: bool) -> list[float]:
+def _count_biases(impl, target: tvm.target.Target, backwards: bool) -> list[float]:
     """By what number the biases are multiplied in the result, if all weights are 0: each number once, rounded."""
     _, n, k = ROW
     given = gpu.arrays(1, n, k, "float32")
     given[1][...] = 0
     given[2][-1] = 2e37  # 32 of it are more than a float32 holds
-    gpu.launch(_decode(impl, ROW, "float32"), given, target, backwards, DECODE)
+    gpu.launch(_make_decode(impl, ROW, "float32"), given, target, backwards, DECODE)
     return np.unique(np.round(given[3][0] / given[2], 5)).tolist()
 
 
 def test_8_4_has_the_bias_once(impl) -> None:
     """with all weights 0, one row is the bias"""
     for how, target, backwards in gpu.engines("float32"):
-        times = _times_the_bias(impl, target, backwards)
+        times = _count_biases(impl, target, backwards)
         what = f"With all weights 0, your kernel's result is not the bias (run {how})."
         yours = f"{', '.join(f'{one:g}' for one in times[:4])} times the bias"
         why = (
@@ -472,14 +460,14 @@ def test_8_4_right_numbers(impl) -> None:
     """one row, in both orders of the threads, on random weights"""
     for dtype, size in (("float16", ROW), ("float32", (1, 5, 256))):
         why = "The 32 parts of a sum and its bias must each be in the result once."
-        func = _decode(impl, size, dtype)
+        func = _make_decode(impl, size, dtype)
         gpu.layer(func, size, dtype, why, DECODE, wgsl=dtype == "float32")
 
 
 def test_8_4_reads_the_weight_once(impl) -> None:
     """the weight is loaded once, 16 bytes at a time"""
     _, n, k = ROW
-    func = _decode(impl)
+    func = _make_decode(impl)
     what = "Your kernel does not load each byte of the weight once."
     why = "With one row, the whole weight is loaded for one row of results, so its bytes decide the time."
     DECODE.equal(bytes_moved(func, CUDA).get("B"), n * k * 2, what, why=why)
@@ -495,12 +483,12 @@ def test_8_4_reads_the_weight_once(impl) -> None:
 def observe_8_4(impl):
     def times() -> str:
         _, target, backwards = gpu.engines("float32", wgsl=False)[0]
-        return str(_times_the_bias(impl, target, backwards))
+        return str(_count_biases(impl, target, backwards))
 
     return [
         times,
-        lambda: gpu.digest(_decode(impl), ROW, "float16"),
-        lambda: gpu.digest(_decode(impl, (1, 5, 256), "float32"), (1, 5, 256), "float32"),
+        lambda: gpu.digest(_make_decode(impl), ROW, "float16"),
+        lambda: gpu.digest(_make_decode(impl, (1, 5, 256), "float32"), (1, 5, 256), "float32"),
     ]
 
 
@@ -509,14 +497,14 @@ def observe_8_4(impl):
 CORE_SIZE = (64, 128, 64)
 
 
-def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
+def _schedule_cores(impl, dtype: str) -> tirx.PrimFunc:
     """The schedule for tensor cores with the answer's intrinsic."""
     pair = gpu.parsed(impl.bias_fragment, "8.5", CORES)
     what = "Your bias_fragment did not return two functions."
     yours = type(pair).__name__
     CORES.that(isinstance(pair, tuple) and len(pair) == 2, what, expected="desc, impl", yours=yours)
     try:
-        return schedule_for_tensor_cores(matmul_bias(*size, dtype), WarpTile(), pair)
+        return schedule_for_tensor_cores(matmul_bias(*CORE_SIZE, dtype), WarpTile(), pair)
     except (s_tir.ScheduleError, tvm.error.InternalError, ValueError) as error:
         raise CORES.failed(
             "`tensorize` refuses your intrinsic for the init of the fused block.",
@@ -530,7 +518,7 @@ def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
 
 def test_8_5_is_taken_by_tensorize(impl) -> None:
     """the init of the fused block becomes the intrinsic: no fill with zero, no second kernel"""
-    kernels = list(HostProgram(_cores(impl, "float16"), CUDA).kernels.values())
+    kernels = list(host_program(_schedule_cores(impl, "float16"), CUDA).kernels.values())
     CORES.equal(len(kernels), 1, "The layer with your intrinsic is not one kernel.")
     source = kernels[0].source
     stored = nodes(gpu.parsed(impl.bias_fragment, "8.5", CORES)[1].body, tirx.BufferStore)
@@ -559,12 +547,12 @@ def test_8_5_is_taken_by_tensorize(impl) -> None:
 def test_8_5_right_numbers(impl) -> None:
     """run with emulated tensor cores in both orders, the sums start from the bias"""
     for dtype in ("float16", "bfloat16"):
-        func = _cores(impl, dtype)
+        func = _schedule_cores(impl, dtype)
         why = "Each column of a fragment starts from its own bias, and each fragment from its own 16 biases."
         gpu.layer(func, CORE_SIZE, dtype, why, CORES, wgsl=False)
 
 
-def _described(impl) -> str:
+def _describe_desc(impl) -> str:
     """What the description stores, with its axes renamed to i and j."""
     desc, _ = gpu.parsed(impl.bias_fragment, "8.5", CORES)
     said = []
@@ -579,11 +567,11 @@ def _described(impl) -> str:
 
 def observe_8_5(impl):
     def calls() -> str:
-        kernels = HostProgram(_cores(impl, "float16"), CUDA).kernels.values()
+        kernels = host_program(_schedule_cores(impl, "float16"), CUDA).kernels.values()
         return str([kernel.source.count("start_from_row(") for kernel in kernels])
 
     return [
-        lambda: _described(impl),
-        lambda: gpu.digest(_cores(impl, "float16"), CORE_SIZE, "float16"),
+        lambda: _describe_desc(impl),
+        lambda: gpu.digest(_schedule_cores(impl, "float16"), CORE_SIZE, "float16"),
         calls,
     ]

@@ -83,14 +83,14 @@ def third(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "flo
         y[i] = x[i] * T.float32(0.333)
 
 
-def made(*tensors: te.Tensor, **attrs: object) -> tirx.PrimFunc:
+def make(*tensors: te.Tensor, **attrs: object) -> tirx.PrimFunc:
     """A PrimFunc of `tensors`, with an op_pattern and `attrs`."""
     return te.create_prim_func(list(tensors)).with_attrs({"op_pattern": 4, **attrs})
 
 
 def product(kind: str) -> tirx.PrimFunc:
     """x times w transposed, (4, 6) and (5, 6), in a block called total, followed by `kind`."""
-    return _behind_a_product(kind, (4, 5, 6), "total")
+    return _make_product(kind, (4, 5, 6), "total")
 
 
 def relu_then_sum(bias: bool = False) -> tirx.PrimFunc:
@@ -100,9 +100,9 @@ def relu_then_sum(bias: bool = False) -> tirx.PrimFunc:
     y = te.compute((4, 6), lambda i, j: tirx.max(x[i, j], 0.0), name="y")
     total = te.compute((4,), lambda i: te.sum(y[i, k], axis=k), name="total" if bias else "out")
     if not bias:
-        return made(x, total)
+        return make(x, total)
     b = te.placeholder((4,), name="b")
-    return made(x, b, te.compute((4,), lambda i: total[i] + b[i], name="out"))
+    return make(x, b, te.compute((4,), lambda i: total[i] + b[i], name="out"))
 
 
 def named_like_a_product(symbolic: bool) -> tirx.PrimFunc:
@@ -114,7 +114,7 @@ def named_like_a_product(symbolic: bool) -> tirx.PrimFunc:
     def element(i: tirx.Var, j: tirx.Var) -> tirx.Expr:
         return te.sum(x[i, k] * w[j, k] if symbolic else x[i, k] - w[j, k], axis=k)
 
-    return made(w, x, te.compute((24, n), element, name="NT_matmul"))
+    return make(w, x, te.compute((24, n), element, name="NT_matmul"))
 
 
 # What follows a product: for each block its element at (i, j), from y, which is the sums or the block before, a vector
@@ -152,10 +152,10 @@ BLOCKS = {
 
 def linear(kind: str, rows: int = 24) -> tirx.PrimFunc:
     """x (rows, 33) times w (24, 33) transposed, as FuseTransposeMatmul writes it, followed by `kind`."""
-    return _behind_a_product(kind, (rows, 24, 33))
+    return _make_product(kind, (rows, 24, 33))
 
 
-def _behind_a_product(kind: str, sizes: tuple[int, int, int], name: str = "") -> tirx.PrimFunc:
+def _make_product(kind: str, sizes: tuple[int, int, int], name: str = "") -> tirx.PrimFunc:
     """name: of the block of the product; without one, the product is chapter 3's."""
     m, n, length = sizes
     shape = m, n
@@ -169,18 +169,18 @@ def _behind_a_product(kind: str, sizes: tuple[int, int, int], name: str = "") ->
     if kind in BLOCKS:
         for block in BLOCKS[kind]:
             y = te.compute(shape, block(y, b, r), name="out")
-        return made(w, x, b, r, y)
+        return make(w, x, b, r, y)
     if kind in ("five blocks", "a bias and then its own and the transposed"):
         biased = te.compute(shape, lambda i, j: y[i, j] + b[j], name="biased")
         if kind != "five blocks":  # each block reads only its own element of the block before it
-            return made(w, x, b, te.compute(shape, lambda i, j: biased[i, j] + y[j, i], name="out"))
+            return make(w, x, b, te.compute(shape, lambda i, j: biased[i, j] + y[j, i], name="out"))
         relu = te.compute(shape, lambda i, j: tirx.max(biased[i, j], 0.0), name="relu")
         squared = te.compute(shape, lambda i, j: relu[i, j] * biased[i, j], name="squared")
         gate = te.compute(shape, lambda i, j: tirx.max(r[i, j], 0.0), name="gate")  # reads no sum
         gated = te.compute(shape, lambda i, j: squared[i, j] * gate[i, j], name="gated")
-        return made(w, x, b, r, gated)
+        return make(w, x, b, r, gated)
     if kind == "shifted":  # reads another element: chapter 7 refuses
-        return made(w, x, b, te.compute((m, n - 1), lambda i, j: y[i, j + 1] + b[j], name="out"))
+        return make(w, x, b, te.compute((m, n - 1), lambda i, j: y[i, j + 1] + b[j], name="out"))
     if kind in ("two results", "a bias and then two results"):
         if kind != "two results":  # the bias can be inlined, and the first result cannot
             added = y
@@ -189,10 +189,10 @@ def _behind_a_product(kind: str, sizes: tuple[int, int, int], name: str = "") ->
             te.compute(shape, lambda i, j: y[i, j] + 1),
             te.compute(shape, lambda i, j: -y[i, j]),
         )
-        return made(w, x, *[b] * (kind != "two results"), *results)
+        return make(w, x, *[b] * (kind != "two results"), *results)
     if kind == "row sums":
         j = te.reduce_axis((0, n), name="j")
-        return made(w, x, te.compute((m,), lambda i: te.sum(y[i, j], axis=j), name="out"))
+        return make(w, x, te.compute((m,), lambda i: te.sum(y[i, j], axis=j), name="out"))
     assert kind == "a cast before"  # chapter 5 has no schedule for the two
     wide = te.compute(x.shape, lambda i, j: x[i, j] * 2, name="wide")
-    return made(w, x, nt_matmul(w, wide, "float32"))
+    return make(w, x, nt_matmul(w, wide, "float32"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tvm
 from tvm import relax, tirx
 
-from chapters.checking.programs import attributes_as_text, kernels
-from chapters.kit.ir.relax_effects import calls_in, relax_functions
+from chapters.checking.programs import kernels
+from chapters.kit.ir.relax_effects import calls_in, calls_of_module, relax_functions
 from chapters.kit.ir.tensor_ir import nodes
 
 
@@ -22,29 +22,22 @@ def unscheduled(mod: tvm.IRModule) -> list[str]:
 # --- Relax ----------------------------------------------------------------------------------------
 
 
-def calls(mod: tvm.IRModule, name: str | None = None) -> list[relax.Call]:
-    """The calls in the Relax function `name`, or in all of them."""
-    functions = relax_functions(mod)
-    wanted = [func for function, func in functions.items() if name in (None, function)]
-    return [call for func in wanted for call in calls_in(func.body)]
-
-
 def calls_of(mod: tvm.IRModule, *names: str) -> int:
     """How often the operators `names` are called in the Relax functions of `mod`."""
     wanted = [tvm.ir.Op.get(name) for name in names]
-    return sum(call.op in wanted for call in calls(mod))
+    return sum(call.op in wanted for call in calls_of_module(mod))
 
 
 def operators(mod: tvm.IRModule, name: str) -> list[str]:
     """The Relax operators that `name` still calls, without the calls of kernels."""
-    found = {call.op.name for call in calls(mod, name) if isinstance(call.op, tvm.ir.Op)}
+    found = {call.op.name for call in calls_in(mod[name]) if isinstance(call.op, tvm.ir.Op)}
     return sorted(found - {"relax.call_tir", "relax.call_tir_inplace"})
 
 
 def launches(mod: tvm.IRModule, name: str) -> int:
     """How many kernels the Relax function `name` calls, in any form; functions that compute shapes do not count."""
     found = 0
-    for call in calls(mod, name):
+    for call in calls_in(mod[name]):
         callees = [e for e in (call.op, *call.args) if isinstance(e, tvm.ir.GlobalVar)]
         is_kernel = bool(callees) and isinstance(mod[callees[0]], tirx.PrimFunc)
         found += is_kernel and not callees[0].name_hint.startswith("shape_func")
@@ -54,7 +47,7 @@ def launches(mod: tvm.IRModule, name: str) -> int:
 def sizes_of(mod: tvm.IRModule) -> list[int]:
     """Bytes of the storages that `mod` allocates, by the VM's calls or by Relax's own; -1 where that is symbolic."""
     allocations = [tvm.ir.Op.get(f"relax.{kind}.alloc_storage") for kind in ("vm", "memory")]
-    sizes = [call.args[0].values[0] for call in calls(mod) if call.op in allocations]
+    sizes = [call.args[0].values[0] for call in calls_of_module(mod) if call.op in allocations]
     return [int(size) if isinstance(size, tirx.IntImm) else -1 for size in sizes]
 
 
@@ -67,11 +60,6 @@ def symbols(mod: tvm.IRModule) -> dict[str, list[str]]:
         return sorted({var.name for var in (*defined, *free)})
 
     return {name: of(func) for name, func in relax_functions(mod).items()}
-
-
-def attributes(mod: tvm.IRModule, name: str) -> dict[str, str]:
-    """The attributes of a Relax function, as text."""
-    return attributes_as_text(mod[name].attrs)
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ from chapters.ch09_the_compiler.check_programs import (
     third,
 )
 from chapters.ch09_the_compiler.check_queries import (
-    attributes,
     calls_of,
     has_dimension,
     has_loop,
@@ -74,35 +73,35 @@ BOUNDS = {"seq_len": 80, "context_window": 80}
 
 
 @functools.cache
-def model(dtype: str = "float32", functions: tuple[str, ...] = ("prefill", "decode")):
+def make_model(dtype: str = "float32", functions: tuple[str, ...] = ("prefill", "decode")):
     """A decoder of one small layer, as it is exported."""
     return decoder(SMALL, dtype, functions)[0]
 
 
-def through(passes: Sequence[Pass], mod: tvm.IRModule, target: Target = QUICK) -> tvm.IRModule:
-    """A copy of `mod` after `passes`, inside `target`."""
-    with target:
+def run_passes(passes: Sequence[Pass], mod: tvm.IRModule) -> tvm.IRModule:
+    """A copy of `mod` after `passes`."""
+    with QUICK:
         return tvm.transform.Sequential(list(passes))(mod.clone())
 
 
-def phases(target: Target, *names: str) -> list[Pass]:
+def phases(*names: str) -> list[Pass]:
     """The reference's passes of the phases `names`, or of all, for the small decoder."""
-    found = reference.phases(target, variable_bounds=BOUNDS, metadata={"vocab_size": 72})
+    found = reference.phases(QUICK, variable_bounds=BOUNDS, metadata={"vocab_size": 72})
     return [one for name in names or found for one in found[name]]
 
 
 @functools.cache
-def attached_model() -> tvm.IRModule:
-    return through(phases(QUICK, "attach"), model())
+def attach_model() -> tvm.IRModule:
+    return run_passes(phases("attach"), make_model())
 
 
 @functools.cache
-def lowered() -> tvm.IRModule:
+def lower_model() -> tvm.IRModule:
     """The decoder before the schedule phase, by the reference."""
-    return through(phases(QUICK, "attach", "graph and lower"), model())
+    return run_passes(phases("attach", "graph and lower"), make_model())
 
 
-def names(passes: object, whose: str) -> list[str]:
+def name_passes(passes: object, whose: str) -> list[str]:
     """The names of a list of passes, or what is wrong with it."""
     is_list = isinstance(passes, list) and all(isinstance(one, Pass) for one in passes)
     given = (
@@ -122,7 +121,7 @@ def names(passes: object, whose: str) -> list[str]:
 EXACT = "A kernel of constant size needs the exact number; a bound only says at most."
 
 
-def bound(impl, mod: tvm.IRModule, **sizes: int) -> tvm.IRModule:
+def bind(impl, mod: tvm.IRModule, **sizes: int) -> tvm.IRModule:
     """`mod` after BindKnownSizes: without the dimensions of `sizes`, and as it was if it has none of them."""
     before = symbols(mod)
     known = any(name in sizes for names in before.values() for name in names)
@@ -146,13 +145,13 @@ def bound(impl, mod: tvm.IRModule, **sizes: int) -> tvm.IRModule:
 def test_9_1_binds_where_it_is(impl) -> None:
     """every function that has a dimension gets its number, private ones too"""
     for mod in (Sizes, Between):
-        bound(impl, mod, vocab_size=500)
-    bound(impl, Sizes, vocab_size=500, hidden=0, nowhere=3)
+        bind(impl, mod, vocab_size=500)
+    bind(impl, Sizes, vocab_size=500, hidden=0, nowhere=3)
 
 
 def test_9_1_the_number(impl) -> None:
     """the number is in the types, also in that of the result"""
-    result = bound(impl, Sizes, vocab_size=500)
+    result = bind(impl, Sizes, vocab_size=500)
     shape = [int(d) if isinstance(d, tirx.IntImm) else str(d) for d in result["head"].ret_ty.shape]
     what = "After BindKnownSizes({'vocab_size': 500}), the result of `head` has another shape."
     ATTACH.equal(
@@ -162,7 +161,7 @@ def test_9_1_the_number(impl) -> None:
 
 def test_9_1_leaves_the_rest(impl) -> None:
     """functions without the dimension and PrimFuncs stay the same objects; attributes stay"""
-    result = bound(impl, Sizes, vocab_size=500, nowhere=3)
+    result = bind(impl, Sizes, vocab_size=500, nowhere=3)
     for name in ("plain", "kernel"):
         what = f"BindKnownSizes changed `{name}`, which has no dimension to bind."
         why = "Only Relax functions that have one of the dimensions get a number."
@@ -175,17 +174,15 @@ def test_9_1_leaves_the_rest(impl) -> None:
     why = "Attributes tell later passes what the types do not, here how many parameters are inputs."
     ATTACH.equal(result["head"].attrs["num_input"], 1, what, why=why)
     found = sorted(g.name_hint for g in result.get_global_vars())
-    what, why = (
-        "BindKnownSizes added or removed functions.",
-        "It changes types, not the set of functions.",
-    )
+    what = "BindKnownSizes added or removed functions."
+    why = "It changes types, not the set of functions."
     ATTACH.equal(found, sorted(g.name_hint for g in Sizes.get_global_vars()), what, why=why)
 
 
 def test_9_1_nothing_known(impl) -> None:
     """without sizes, and with sizes that no function has, nothing changes"""
     for sizes in ({}, {"nowhere": 3}):
-        bound(impl, Sizes, **sizes)
+        bind(impl, Sizes, **sizes)
 
 
 def observe_9_1(impl):
@@ -203,9 +200,9 @@ def observe_9_1(impl):
 def lower_by(impl, mod: tvm.IRModule | None = None) -> tvm.IRModule:
     """The small decoder, or `mod`, after graph_and_lower."""
     passes = impl.graph_and_lower(QUICK)
-    names(passes, "graph_and_lower")
-    given = mod or attached_model()
-    return expect.apply(lambda one: through(passes, one), given, "graph_and_lower")
+    name_passes(passes, "graph_and_lower")
+    given = mod or attach_model()
+    return expect.apply(lambda one: run_passes(passes, one), given, "graph_and_lower")
 
 
 def test_9_2_everything_is_a_kernel(impl) -> None:
@@ -281,7 +278,9 @@ def test_9_2_constants(impl) -> None:
 
 def test_9_2_nothing_unused(impl) -> None:
     """functions that nobody calls are gone, those that the library must export stay, and so do the passes"""
-    passes = [names(one.graph_and_lower(QUICK), "graph_and_lower") for one in (reference, impl)]
+    passes = [
+        name_passes(one.graph_and_lower(QUICK), "graph_and_lower") for one in (reference, impl)
+    ]
     missing = sorted(set(passes[0]) - set(passes[1]))
     what = f"A pass is missing from graph_and_lower: {', '.join(missing)}."
     why = "The exercise asks for another order of the same passes. This decoder may not need one of them, but other "
@@ -302,13 +301,13 @@ def test_9_2_nothing_unused(impl) -> None:
 
 def test_9_2_same_numbers(impl) -> None:
     """the lowered decoder computes what the exported one does"""
-    expected, got = (logits_of(one) for one in (attached_model(), lower_by(impl)))
+    expected, got = (compute_logits(one) for one in (attach_model(), lower_by(impl)))
     what = "After graph_and_lower, the logits of a prefill are other numbers."
     why = "The passes change how the logits are computed, not what they are."
     ORDER.close(got, expected, what, rtol=1e-4, atol=1e-4, why=why)
 
 
-def logits_of(mod: tvm.IRModule) -> np.ndarray:
+def compute_logits(mod: tvm.IRModule) -> np.ndarray:
     """Logits of a prefill of three tokens, on random weights."""
     weights = random_weights(SMALL)
     parameters = decoder(SMALL, "float32", ["prefill"])[1]
@@ -322,19 +321,19 @@ def logits_of(mod: tvm.IRModule) -> np.ndarray:
 
 
 def observe_9_2(impl):
-    def lowered_by() -> Callable[[tvm.IRModule], tvm.IRModule]:
-        return functools.partial(through, impl.graph_and_lower(QUICK))
+    def make() -> Callable[[tvm.IRModule], tvm.IRModule]:
+        return functools.partial(run_passes, impl.graph_and_lower(QUICK))
 
     return [
         lambda: str(sorted(one.info.name for one in impl.graph_and_lower(QUICK))),
-        *observe_pass(lowered_by, attached_model(), Sampler, Constants, Counter, runs=False),
+        *observe_pass(make, attach_model(), Sampler, Constants, Counter, runs=False),
     ]
 
 
 # --- 9.3 ------------------------------------------------------------------------------------------
 
 
-def numbers_of(func: tirx.PrimFunc) -> np.ndarray:
+def run_on_random(func: tirx.PrimFunc) -> np.ndarray:
     """The last buffer after running `func` on random numbers, compiled for llvm."""
     random = np.random.default_rng(1)
     given = [(p.dtype, [int(d) for d in p.shape]) for p in func.params]
@@ -385,8 +384,8 @@ def judge_kernel(
     SCHEDULE.that(not missing, what, expected=wanted, yours=yours or "no attributes", why=said)
     what = f"After {whose}, {title} gives other numbers."
     said = "Neither a fusion nor a schedule may change the result."
-    exact = numbers_of(func)
-    SCHEDULE.close(numbers_of(result), exact, what, rtol=1e-4, atol=1e-4, why=said)
+    exact = run_on_random(func)
+    SCHEDULE.close(run_on_random(result), exact, what, rtol=1e-4, atol=1e-4, why=said)
     return result
 
 
@@ -398,7 +397,7 @@ def test_9_3_fires(impl) -> None:
     """a sum with a bias, and one with a maximum, become one nest, which is not called scheduled"""
     for kind in ("bias", "clipped"):
         title = f"a product with the epilogue “{kind}”"
-        is_one = functools.partial(is_one_nest, title=title)
+        is_one = functools.partial(check_one_nest, title=title)
         once = judge_fused(impl, product(kind), title, fires=is_one)
         SCHEDULE.that(
             "tirx.is_scheduled" not in once.attrs,
@@ -412,7 +411,7 @@ def test_9_3_fires(impl) -> None:
         judge_fused(impl, once, "a kernel that is fused already", stays=True, why=why)
 
 
-def is_one_nest(func: tirx.PrimFunc, title: str) -> None:
+def check_one_nest(func: tirx.PrimFunc, title: str) -> None:
     what = f"After fuse_its_epilogue, {title} is not one loop nest."
     why = "Chapter 7 can fuse it: an addition goes into the init, anything else is applied after the last step."
     SCHEDULE.equal(nests(func), 1, what, why=why)
@@ -420,7 +419,9 @@ def is_one_nest(func: tirx.PrimFunc, title: str) -> None:
 
 def test_9_3_fires_on_the_scores(impl) -> None:
     """the decoder's attention scores, of symbolic size, become one nest"""
-    is_one_nest(impl.fuse_its_epilogue(kernels(lowered())["attention_scores"]), "attention_scores")
+    check_one_nest(
+        impl.fuse_its_epilogue(kernels(lower_model())["attention_scores"]), "attention_scores"
+    )
 
 
 LEFT = {
@@ -442,12 +443,12 @@ def test_9_3_leaves_the_rest(impl) -> None:
 
 
 def observe_9_3(impl):
-    def look(func: tirx.PrimFunc) -> str:
+    def describe(func: tirx.PrimFunc) -> str:
         result = impl.fuse_its_epilogue(func)
         return f"{nests(result)} {sorted(dict(result.attrs))} {result.script()}"
 
-    funcs = product("bias"), product("clipped"), *LEFT.values(), kernels(lowered())["rms_norm"]
-    return [lambda func=func: look(func) for func in funcs]
+    funcs = product("bias"), product("clipped"), *LEFT.values(), kernels(lower_model())["rms_norm"]
+    return [lambda func=func: describe(func) for func in funcs]
 
 
 # --- 9.4 ------------------------------------------------------------------------------------------
@@ -485,7 +486,7 @@ def test_9_4_fires(impl) -> None:
     for kind, rows in itertools.product(FITS, TWO_SHAPES):
         title = f"the product with the epilogue “{kind}” and {rows} rows of x"
 
-        def is_scheduled(result: tirx.PrimFunc, title=title) -> None:
+        def check_scheduled(result: tirx.PrimFunc, title=title) -> None:
             what = f"schedule_product does not schedule {title}."
             why = "The fallback then takes this kernel, and computes it element by element."
             vectors = has_loop(result, tirx.ForKind.VECTORIZED)
@@ -495,7 +496,7 @@ def test_9_4_fires(impl) -> None:
             wanted = "attribute tirx.is_scheduled, with the value True"
             SCHEDULE.that(is_marked(result), what, expected=wanted, why=why)
 
-        judge_scheduled(impl, linear(kind, rows), title, fires=is_scheduled)
+        judge_scheduled(impl, linear(kind, rows), title, fires=check_scheduled)
 
 
 def test_9_4_one_pass(impl) -> None:
@@ -545,7 +546,7 @@ def test_9_4_leaves_other_kernels(impl) -> None:
 
 
 def observe_9_4(impl):
-    def look(func: tirx.PrimFunc) -> str:
+    def describe(func: tirx.PrimFunc) -> str:
         result = impl.schedule_product(func, QUICK)
         vectors = has_loop(result, tirx.ForKind.VECTORIZED)
         same = tvm_ffi.structural_equal(result, func)
@@ -557,12 +558,12 @@ def observe_9_4(impl):
         "a cast before",
     )
     return [
-        *(lambda kind=kind: look(linear(kind)) for kind in kinds),
-        lambda: look(linear("bias", 3)),
+        *(lambda kind=kind: describe(linear(kind)) for kind in kinds),
+        lambda: describe(linear("bias", 3)),
         lambda: str(vector_lengths(impl.schedule_product(linear("bias"), LONG_VECTORS))),
-        lambda: look(product("bias")),
-        lambda: look(relu_then_sum()),
-        *(lambda one=one: look(named_like_a_product(symbolic=one)) for one in (True, False)),
+        lambda: describe(product("bias")),
+        lambda: describe(relu_then_sum()),
+        *(lambda one=one: describe(named_like_a_product(symbolic=one)) for one in (True, False)),
     ]
 
 
@@ -573,29 +574,29 @@ PROMPT = (3, 1, 4, 1, 5)
 
 
 @functools.cache
-def exact() -> tuple[np.ndarray, np.ndarray]:
+def generate_exactly() -> tuple[np.ndarray, np.ndarray]:
     """STEPS greedy tokens and their logits, in float64."""
     return llama_reference.generate(SMALL, random_weights(SMALL), PROMPT, STEPS)
 
 
-def facts() -> dict:
+def make_facts() -> dict:
     """Arguments for the pipeline, fresh ones each time."""
     return {"variable_bounds": dict(BOUNDS), "metadata": {"vocab_size": SMALL.vocab_size}}
 
 
-def whole(impl, **more) -> tvm.IRModule:
+def run_pipeline(impl, **more) -> tvm.IRModule:
     """A decode step through fusion_pipeline, with no target current around it."""
-    made_pass = impl.fusion_pipeline(QUICK, **facts(), **more)
+    made_pass = impl.fusion_pipeline(QUICK, **make_facts(), **more)
     wanted = "a Pass: the function that you have decorated with module_pass"
     why = "relax.build calls the pass on the module."
     HOW.returns(made_pass, Pass, "fusion_pipeline", "a pass", expected=wanted, why=why)
-    return applied(made_pass, "fusion_pipeline")
+    return apply_pass(made_pass, "fusion_pipeline")
 
 
-def applied(made_pass: Pass, whose: str) -> tvm.IRModule:
+def apply_pass(made_pass: Pass, whose: str) -> tvm.IRModule:
     """A decode step after `made_pass`. An exception is shown without the program, which would not explain it."""
     try:
-        return expect.apply(made_pass, model(functions=("decode",)), whose)
+        return expect.apply(made_pass, make_model(functions=("decode",)), whose)
     except Exception as error:
         if "Target context required" in str(error):
             raise HOW.failed(
@@ -609,10 +610,10 @@ def applied(made_pass: Pass, whose: str) -> tvm.IRModule:
 
 def test_9_5_is_one_pass(impl) -> None:
     """it is one pass; it needs no current target, and the module given stays as it is"""
-    expect.has_function(whole(impl), "decode", "fusion_pipeline")
+    expect.has_function(run_pipeline(impl), "decode", "fusion_pipeline")
 
 
-def with_threads(mod: tvm.IRModule) -> list[str]:
+def find_threaded(mod: tvm.IRModule) -> list[str]:
     """The names of the kernels that have a GPU's threads."""
     threads = tirx.ForKind.THREAD_BINDING
     return sorted(name for name, func in kernels(mod).items() if has_loop(func, threads))
@@ -620,34 +621,34 @@ def with_threads(mod: tvm.IRModule) -> list[str]:
 
 def test_9_5_takes_the_current_target(impl) -> None:
     """without a target it takes the current one, as `relax_pipeline="fusion_by_hand"` needs it"""
-    made_pass = impl.fusion_pipeline(**facts())
+    made_pass = impl.fusion_pipeline(**make_facts())
     with QUICK:
-        result = applied(made_pass, "fusion_pipeline()")
+        result = apply_pass(made_pass, "fusion_pipeline()")
     expect.has_function(result, "decode", "fusion_pipeline()")
     what = "The pass of fusion_pipeline(), run for llvm first, makes no kernels with threads of known sizes for CUDA."
     why = "A pass may run more than once. Each run takes the target that is current then, and the same facts."
     wanted = "kernels with threads, of a known vocab_size"
     try:
         with CUDA:
-            again = applied(made_pass, "fusion_pipeline()")
+            again = apply_pass(made_pass, "fusion_pipeline()")
     except (tvm.error.InternalError, ValueError) as error:
         yours = last_line(error)[:300]
         raise HOW.failed(what, expected=wanted, yours=yours, why=why) from None
     sized = not any(has_dimension(func, "vocab_size") for func in kernels(again).values())
-    HOW.that(bool(with_threads(again)) and sized, what, expected=wanted, why=why)
-    made_pass = impl.fusion_pipeline(QUICK, **facts())
+    HOW.that(bool(find_threaded(again)) and sized, what, expected=wanted, why=why)
+    made_pass = impl.fusion_pipeline(QUICK, **make_facts())
     with CUDA:
-        found = applied(made_pass, "fusion_pipeline")
+        found = apply_pass(made_pass, "fusion_pipeline")
     what = (
         "Inside a CUDA target, fusion_pipeline(Target('llvm')) makes kernels with a GPU's threads."
     )
     why = "All passes run inside `target`. The current target counts only if `target` is None."
-    HOW.equal(with_threads(found), [], what, why=why)
+    HOW.equal(find_threaded(found), [], what, why=why)
 
 
 def test_9_5_uses_its_arguments(impl) -> None:
     """bounds, metadata and kernels reach the phases"""
-    result = whole(impl, additional_tirs={"halve": halve, "third": third})
+    result = run_pipeline(impl, additional_tirs={"halve": halve, "third": third})
     missing = [name for name in ("halve", "third") if name not in kernels(result)]
     what = f"After fusion_pipeline, kernels that were given as additional_tirs are missing: {', '.join(missing)}."
     why = "The caller's facts arrive as `**facts`: bounds, metadata, kernels. Pass all of them on to `phases`."
@@ -665,7 +666,7 @@ def test_9_5_uses_its_arguments(impl) -> None:
 
 def test_9_5_reaches_the_vm(impl) -> None:
     """all phases ran, so the virtual machine accepts the module"""
-    result = whole(impl)
+    result = run_pipeline(impl)
     ran = {
         "graph and lower": launches(result, "decode") <= 14,
         "schedule": not unscheduled(result),
@@ -687,8 +688,8 @@ def test_9_5_reaches_the_vm(impl) -> None:
 
 def test_9_5_for_a_gpu(impl) -> None:
     """for CUDA every kernel has threads, and the source compiles to text"""
-    mod = model("float16", ("decode",))
-    made_pass = impl.fusion_pipeline(**facts())  # tvm.compile makes CUDA the current target
+    mod = make_model("float16", ("decode",))
+    made_pass = impl.fusion_pipeline(**make_facts())  # tvm.compile makes CUDA the current target
     try:
         executable = tvm.compile(mod, CUDA, relax_pipeline=made_pass)
     except (tvm.error.InternalError, ValueError) as error:
@@ -708,9 +709,9 @@ def test_9_5_for_a_gpu(impl) -> None:
 
 def test_9_5_same_tokens(impl) -> None:
     """the decoder gives the tokens of NumPy in float64, and its logits"""
-    tokens, logits = exact()
+    tokens, logits = generate_exactly()
     generator = Generator(
-        SMALL, target=QUICK, relax_pipeline=impl.fusion_pipeline(QUICK, **facts())
+        SMALL, target=QUICK, relax_pipeline=impl.fusion_pipeline(QUICK, **make_facts())
     )
     got = generator.generate(PROMPT, STEPS)
     what = "The decoder that fusion_pipeline compiles gives other logits than NumPy in float64."
@@ -723,22 +724,22 @@ def test_9_5_same_tokens(impl) -> None:
 
 
 def observe_9_5(impl):
-    def look(target: Target | None, current: Target | None = None, **arguments) -> str:
-        mod = model(functions=("decode",))
+    def describe(target: Target | None, current: Target | None = None, **arguments) -> str:
+        mod = make_model(functions=("decode",))
         given = mod.clone()
         made_pass = impl.fusion_pipeline(target, **arguments)
         with current or contextlib.nullcontext():
             result = made_pass(given)
         same, left = tvm_ffi.structural_equal(given, mod), calls_of(result, "relax.call_tir")
-        facts = sorted(attributes(result, "decode")), sorted(kernels(result)), sizes_of(result)
-        return f"{same} {left} {unscheduled(result)} {facts} {with_threads(result)}"
+        held = sorted(dict(result["decode"].attrs)), sorted(kernels(result)), sizes_of(result)
+        return f"{same} {left} {unscheduled(result)} {held} {find_threaded(result)}"
 
     return [
-        lambda: look(QUICK, **facts()),
-        lambda: look(QUICK, additional_tirs={"halve": halve}),
-        lambda: look(None, QUICK),
-        lambda: look(None, CUDA, **facts()),
-        lambda: look(QUICK, CUDA, **facts()),
+        lambda: describe(QUICK, **make_facts()),
+        lambda: describe(QUICK, additional_tirs={"halve": halve}),
+        lambda: describe(None, QUICK),
+        lambda: describe(None, CUDA, **make_facts()),
+        lambda: describe(QUICK, CUDA, **make_facts()),
     ]
 
 
@@ -753,9 +754,9 @@ SAYS = {  # what each word claims, so that a learner can look for it
 WORDS = tuple(SAYS)
 
 
-def moved(name: str, where: str, anchor: str) -> list[Pass]:
+def move_pass(name: str, where: str, anchor: str) -> list[Pass]:
     """The reference's passes with `name` moved before the first or after the last `anchor`."""
-    passes = phases(QUICK)
+    passes = phases()
     taken = next(one for one in passes if one.info.name == name)
     passes = [one for one in passes if not one.same_as(taken)]
     places = [n for n, one in enumerate(passes) if one.info.name == anchor]
@@ -763,13 +764,13 @@ def moved(name: str, where: str, anchor: str) -> list[Pass]:
     return passes
 
 
-def cost(passes: Sequence[Pass]) -> tuple[int, int] | None:
+def count_cost(passes: Sequence[Pass]) -> tuple[int, int] | None:
     """(launches, bytes allocated) of a decode step; None if it does not compile."""
     planning = ("CallTIRRewrite", "StaticPlanBlockMemory")
     planned = max(n for n, one in enumerate(passes) if one.info.name in planning) + 1
     try:
-        middle = through(passes[:planned], model("float32", ("decode",)))
-        rest = through(passes[planned:], middle)
+        middle = run_passes(passes[:planned], make_model("float32", ("decode",)))
+        rest = run_passes(passes[planned:], middle)
     except (tvm.s_tir.ScheduleError, tvm.error.InternalError):
         return None
     return launches(rest, "decode"), read_plan(middle).bytes(BOUNDS)
@@ -777,13 +778,13 @@ def cost(passes: Sequence[Pass]) -> tuple[int, int] | None:
 
 @functools.cache
 def cost_in_order() -> tuple[int, int] | None:
-    return cost(phases(QUICK))
+    return count_cost(phases())
 
 
 @functools.cache
-def truth(change: str) -> str:
+def find_truth(change: str) -> str:
     """What the compiler says about moving a pass."""
-    before, after = cost_in_order(), cost(moved(*change.split()))
+    before, after = cost_in_order(), count_cost(move_pass(*change.split()))
     if after is None:
         return "fails"
     if after[0] > before[0]:
@@ -807,7 +808,9 @@ def test_9_6_agrees_with_the_compiler(impl) -> None:
         what = f"“{change}” does not have the consequence that you give, when it is compiled."
         others = [repr(one) for one in WORDS if one != word]
         wanted = f"{', '.join(others[:-1])} or {others[-1]}"
-        ORDER.that(word == truth(change), what, expected=wanted, yours=repr(word), why=SAYS[word])
+        ORDER.that(
+            word == find_truth(change), what, expected=wanted, yours=repr(word), why=SAYS[word]
+        )
 
 
 def observe_9_6(impl):
@@ -824,14 +827,14 @@ TWO_WORDS = replace(SMALL, vocab_size=2)
 
 
 @functools.cache
-def gloomy(scale: float) -> dict[str, np.ndarray]:
+def draw_gloomy(scale: float) -> dict[str, np.ndarray]:
     """Weights of a decoder with two words: one's logit is half the other's, so both may be negative."""
     weights = random_weights(TWO_WORDS)
     first = weights["lm_head.weight"][0] * scale
     return {**weights, "lm_head.weight": np.stack([first, first / 2])}
 
 
-def generated(
+def generate(
     generator: Generator, prompt: Sequence[int], config: LlamaConfig = SMALL, weights=None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and logits of a compiled decoder, with `weights` for `config` in place of its own if they are given.
@@ -848,12 +851,12 @@ def generated(
 
 
 @functools.cache
-def unspoiled() -> Generator:
+def make_right() -> Generator:
     return Generator(SMALL, target=QUICK)
 
 
 @functools.lru_cache(maxsize=2)  # for an answer: all checks of 9.7 run the same
-def spoiled(impl) -> Generator:
+def make_spoiled(impl) -> Generator:
     """The decoder after slips_through."""
     mod = decoder(SMALL, "float32", Generator.SINGLE)[0]
     changed = expect.apply(impl.slips_through, mod, "slips_through")
@@ -864,17 +867,17 @@ def test_9_7_same_tokens(impl) -> None:
     """the greedy tokens stay what they were"""
     what = "After slips_through, the greedy tokens are others, so a test that compares tokens finds your pass."
     why = "The greedy token is the position of the largest logit, which has to stay the same."
-    found, right = (generated(one, PROMPT)[0] for one in (spoiled(impl), unspoiled()))
+    found, right = (generate(one, PROMPT)[0] for one in (make_spoiled(impl), make_right()))
     BREAK.equal(found.tolist(), right.tolist(), what, why=why)
 
 
 def test_9_7_any_logits(impl) -> None:
     """the greedy tokens stay also where all logits are negative, far from zero, or near it"""
     for scale in (1, 1e33, 1e-30):
-        other = [token % 2 for token in PROMPT], TWO_WORDS, gloomy(scale)
-        tokens, logits = generated(unspoiled(), *other)
+        other = [token % 2 for token in PROMPT], TWO_WORDS, draw_gloomy(scale)
+        tokens, logits = generate(make_right(), *other)
         BREAK.equal(
-            generated(spoiled(impl), *other)[0].tolist(),
+            generate(make_spoiled(impl), *other)[0].tolist(),
             tokens.tolist(),
             "After slips_through, the greedy tokens of a second decoder are others. It has two words, and its logits "
             f"are from {logits.min():.3g} to {logits.max():.3g}.",
@@ -885,7 +888,7 @@ def test_9_7_any_logits(impl) -> None:
 
 def test_9_7_wrong_logits(impl) -> None:
     """logits are wrong by more than a tenth of the largest"""
-    logits, right = (generated(one, PROMPT)[1] for one in (spoiled(impl), unspoiled()))
+    logits, right = (generate(one, PROMPT)[1] for one in (make_spoiled(impl), make_right()))
     error = np.abs(logits - right).max() / np.abs(right).max()
     what = "After slips_through, the logits are right or nearly right."
     wanted = "some logit wrong by more than 0.1 of the largest"
@@ -896,10 +899,10 @@ def test_9_7_wrong_logits(impl) -> None:
 
 
 def observe_9_7(impl):
-    def look(part: str) -> str:
+    def describe(part: str) -> str:
         mod = decoder(SMALL, "float32", ["decode", "prefill"])[0]
         given = mod.clone()
         result = impl.slips_through(given)
         return f"{tvm_ffi.structural_equal(given, mod)} {result[part].script()}"
 
-    return [lambda: look("decode"), lambda: look("prefill")]
+    return [lambda: describe("decode"), lambda: describe("prefill")]

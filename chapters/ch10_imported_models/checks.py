@@ -14,7 +14,6 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
 from tvm.target import Target
 
-from chapters.ch10_imported_models.check_graphs import MIXED, OTHERS, SIZES
 from chapters.ch10_imported_models.exported_norms import NORM, SPELLINGS, edited
 from chapters.ch10_imported_models.given import CarelessRMSNorm, cuda_source
 from chapters.checking import expect
@@ -22,7 +21,7 @@ from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.checking.programs import operators
 from chapters.kit.gpu.gpu_matmul import matmul_bias
-from chapters.kit.gpu.targets import cuda
+from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.parse_alone import import_intrinsics
 from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.runner.loading import last_line
@@ -31,11 +30,82 @@ LESSON = "chapters/ch10_imported_models/lesson.md"
 SPELLED = Section(LESSON, "A norm, spelled out")
 JUDGE = Section(LESSON, "The generated code is the judge")
 NOT_FIRE = Section(LESSON, "When it must not fire")
-MEASURE = Section(LESSON, "Measure it")
 
 LIMITS = {"test_10_1_fires": 30, "test_10_3_first_that_does": 60, "test_10_3_others": 60}
 
 # --- 10.1 -----------------------------------------------------------------------------------------
+
+
+def in_dtype(dtype: str) -> tuple[str, ...]:
+    """The edits that give every tensor of NORM this dtype."""
+    return (
+        "8)",
+        f"8, '{dtype}')",
+        "8,)",
+        f"8, '{dtype}')",
+        ".0)",
+        f".0, '{dtype}')",
+        ".01)",
+        f".01, '{dtype}')",
+    )
+
+
+MIXED = (  # every two spellings of different steps meet in one graph
+    ("x * x", "epsilon first", "divided"),
+    ("square", "one over the root", "3 dimensions"),
+    ("x * x", "sum over count", "power -0.5", "weight first"),
+    ("x * x", "epsilon first", "sum over count", "one over the root", "scale first"),
+    ("square", "sum over count", "divided"),
+    ("square", "epsilon first", "power -0.5", "scale first"),
+)
+COUNTED = SPELLINGS["sum over count"]
+FIVE = ("(3, 8)", "(2, 1, 7, 5)", "(8,)", "(5,)", "R.const(0.01)", "R.const(0.125)")
+SIZES = {  # the sizes and the epsilon of another norm
+    "4 dimensions and epsilon 0.125": FIVE,
+    "4 dimensions and a sum over count": (*FIVE, *COUNTED, "R.const(8.0)", "R.const(5.0)"),
+}
+OTHERS = {  # what looks like a norm and is not, or what rms_norm would compute with other numbers
+    "one row": ("(3, 8)", "(8,)", "axis=[-1]", "axis=[0]"),
+    "mean over rows": ("(3, 8)", "(2, 3, 8)", "axis=[-1]", "axis=[1]"),
+    "sum over rows": (*COUNTED, "axis=[-1]", "axis=[0]"),
+    "mean over all": ("axis=[-1]", "axis=[0, 1]"),
+    "mean without axis": ("axis=[-1], ", ""),
+    "no keepdims": ("(3, 8)", "(8, 8)", "keepdims=True", "keepdims=False"),
+    "no keepdims of a sum": (*COUNTED, "(3, 8)", "(8, 8)", "keepdims=True", "keepdims=False"),
+    "sum": ("R.mean", "R.sum"),
+    "max": ("R.mean", "R.max"),
+    "power 3": ("R.const(2.0)", "R.const(3.0)"),
+    "power 2.5": ("R.const(2.0)", "R.const(2.5)"),
+    "power 4": ("R.const(2.0)", "R.const(4.0)"),
+    "power -2": ("R.const(2.0)", "R.const(-2.0)"),
+    "an exponent per column": ("R.const(2.0)", "R.const([2.0, 3.0, 2.0, 3.0, 2.0, 3.0, 2.0, 3.0])"),
+    "count over the sum": ("R.mean(square", "R.sum(square", "R.add(mean", "R.add(R.divide(R.const(8.0), mean)"),
+    "sum times count": ("R.mean(square", "R.sum(square", "R.add(mean", "R.add(R.multiply(mean, R.const(8.0))"),
+    "sum over the number of rows": (*COUNTED, "R.const(8.0)", "R.const(3.0)"),
+    "two over the root": ("R.rsqrt(total)", "R.divide(R.const(2.0), R.sqrt(total))"),
+    "power of 2": ("R.power(x, R.const(2.0))", "R.power(R.const(2.0), x)"),
+    "no power": ("R.power(x, R.const(2.0))", "R.abs(x)"),
+    "square of another": ("R.power(x, R.const(2.0))", "R.multiply(x, R.tanh(x))"),
+    "norm of another": ("R.multiply(x, scale)", "R.multiply(R.tanh(x), scale)"),
+    "quotient of another": (*SPELLINGS["divided"], "R.divide(x, scale)", "R.divide(R.tanh(x), scale)"),
+    "divided by the scale": ("R.multiply(x, scale)", "R.divide(x, scale)"),
+    "not centred": ("R.power(x,", "R.power(R.subtract(x, R.mean(x, axis=[-1], keepdims=True)),"),
+    "no epsilon": ("R.rsqrt(total)", "R.rsqrt(mean)"),
+    "epsilon outside": ("R.add(mean, R.const(0.01))", "mean", "R.rsqrt(total)", "R.add(R.rsqrt(total), R.const(0.01))"),
+    "epsilon subtracted": ("R.add(mean,", "R.subtract(mean,"),
+    "epsilon computed": ("R.const(0.01)", "R.max(w)"),
+    "epsilon per column": ("R.const(0.01)", "R.broadcast_to(R.const(0.01), R.shape([8]))"),
+    "a constant epsilon per column": ("R.const(0.01)", "R.const([0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08])"),
+    "epsilon adds a dimension": ("R.const(0.01)", "R.const([[[0.01]]])"),
+    "sqrt": ("R.rsqrt(total)", "R.sqrt(total)"),
+    "power 0.5": ("R.rsqrt(total)", "R.power(total, R.const(0.5))"),
+    "divided the other way": ("R.rsqrt(total)", "R.sqrt(total)", "R.multiply(x, scale)", "R.divide(scale, x)"),
+    "no columns": ("(3, 8)", "(3, 0)", "(8,)", "(0,)"),
+    "symbolic columns": ("(3, 8)", "(3, 'n')", "(8,)", "('n',)"),
+    "an unknown shape": ("x: (3, 8)", "x: R.Tensor('float32', ndim=2)"),
+    "float64": in_dtype("float64"),
+    "all in float16": in_dtype("float16"),
+}  # fmt: skip
 
 
 def _judge_norm(impl, mod: tvm.IRModule, title: str, **looks) -> None:
@@ -87,7 +157,7 @@ def observe_10_1(impl):
 WRONG = 0.01  # of the largest number
 
 
-def lookalike(impl) -> tuple[tvm.IRModule, tvm.IRModule]:
+def read_lookalike(impl) -> tuple[tvm.IRModule, tvm.IRModule]:
     """The learner's module, and what CarelessRMSNorm makes of it."""
     mod = impl.looks_like_one()
     expect.is_program(mod, "looks_like_one", "main")
@@ -106,10 +176,10 @@ def lookalike(impl) -> tuple[tvm.IRModule, tvm.IRModule]:
     return mod, CarelessRMSNorm()(mod)
 
 
-def both_results(impl) -> tuple[np.ndarray, np.ndarray]:
+def run_both(impl) -> tuple[np.ndarray, np.ndarray]:
     """The results of `main` before and after CarelessRMSNorm."""
     random = np.random.default_rng(7)
-    mod, after = lookalike(impl)
+    mod, after = read_lookalike(impl)
     shapes = [[int(dim) for dim in param.ty.shape.values] for param in mod["main"].params]
     arrays = [random.uniform(0.5, 2.0, shape).astype("float32") for shape in shapes]
     return expect.run(mod, "main", arrays), expect.run(after, "main", arrays)
@@ -117,7 +187,7 @@ def both_results(impl) -> tuple[np.ndarray, np.ndarray]:
 
 def test_10_2_is_taken(impl) -> None:
     """the careless pass takes it for a norm"""
-    mod, after = lookalike(impl)
+    mod, after = read_lookalike(impl)
     what = "CarelessRMSNorm does not take your module for a norm: it puts no rms_norm into it."
     wanted = "a module with factor * rsqrt(mean(a power, or a product) + a number)"
     why = "The pass looks for exactly these operators, and then asks the five questions that the page lists. Keep what "
@@ -128,7 +198,7 @@ def test_10_2_is_taken(impl) -> None:
 
 def test_10_2_other_numbers(impl) -> None:
     """its numbers then change by more than a hundredth of the largest"""
-    before, after = both_results(impl)
+    before, after = run_both(impl)
     what = "Your module gives results that are not finite, so they cannot be compared."
     finite = bool(np.isfinite(before).all() and np.isfinite(after).all())
     wanted = "finite numbers, for arguments between 0.5 and 2"
@@ -145,33 +215,31 @@ def test_10_2_other_numbers(impl) -> None:
 
 
 def observe_10_2(impl):
-    def taken() -> str:
-        mod, after = lookalike(impl)
+    def describe_taken() -> str:
+        mod, after = read_lookalike(impl)
         return f"{operators(mod)} {operators(after)} {mod['main'].script()}"
 
-    def wrong() -> str:
-        before, after = both_results(impl)
+    def describe_difference() -> str:
+        before, after = run_both(impl)
         finite = np.isfinite(before).all() and np.isfinite(after).all()
         return f"{finite} {np.abs(before - after).max() / np.abs(before).max() > WRONG}"
 
-    return [taken, wrong]
+    return [describe_taken, describe_difference]
 
 
 # --- 10.3 -----------------------------------------------------------------------------------------
 
-# the limits hold for every NVIDIA GPU; dlight's rules ask for them
-LIMITS_OF_A_BLOCK = {"max_shared_memory_per_block": 49152, "max_threads_per_block": 1024}
 GPUS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120")
 
 
-class Fails(ScheduleRule):
+class FailingRule(ScheduleRule):
     """A rule that raises on every kernel, as some of dlight's do on kernels they half know."""
 
     def apply(self, func, target, tunable):
         raise ScheduleError("this rule knows another kernel")
 
 
-class Boasts(ScheduleRule):
+class BoastfulRule(ScheduleRule):
     """dlight's fallback with an annotation that speaks of tensor cores. TVM ignores it, and the code has none."""
 
     def apply(self, func, target, tunable):
@@ -181,12 +249,12 @@ class Boasts(ScheduleRule):
         return sch
 
 
-def gpu(arch: str) -> Target:
-    return Target({**cuda(arch).export(), **LIMITS_OF_A_BLOCK})
+def make_target(arch: str) -> Target:
+    return Target({**DLIGHT_CUDA.export(), "arch": arch})
 
 
 @functools.cache
-def rule(name: str) -> ScheduleRule:
+def make_rule(name: str) -> ScheduleRule:
     """One object for each rule, so that a choice can be compared."""
     kinds = {
         "GEMV": dl.gpu.GEMV,
@@ -195,31 +263,31 @@ def rule(name: str) -> ScheduleRule:
         "MatmulTensorization": MatmulTensorization,
         "GeneralReduction": dl.gpu.GeneralReduction,
         "Fallback": dl.gpu.Fallback,
-        "a rule that fails": Fails,
-        "a rule that boasts": Boasts,
+        "a rule that fails": FailingRule,
+        "a rule that boasts": BoastfulRule,
     }
     return kinds[name]()
 
 
 @functools.cache
-def code(name: str, arch: str, dtype: str) -> str:
+def write_code(name: str, arch: str) -> str:
     """The CUDA C++ by one rule, "" where it declines or fails."""
-    target = gpu(arch)
+    target = make_target(arch)
     try:
         with target:
-            func = matmul_bias(128, 128, 128, dtype)
-            mod = dl.ApplyDefaultSchedule(rule(name))(tvm.IRModule({"main": func}))
+            func = matmul_bias(128, 128, 128, "float16")
+            mod = dl.ApplyDefaultSchedule(make_rule(name))(tvm.IRModule({"main": func}))
     except ScheduleError:
         return ""
     return cuda_source(mod, target) if "tirx.is_scheduled" in (mod["main"].attrs or {}) else ""
 
 
-def chosen(impl, arch: str, given: Sequence[str], dtype: str = "float16") -> str:
+def ask_choice(impl, arch: str, given: Sequence[str], dtype: str = "float16") -> str:
     """The name of the rule that on_tensor_cores chooses."""
     import_intrinsics()
-    func, rules = matmul_bias(128, 128, 128, dtype), [rule(name) for name in given]
+    func, rules = matmul_bias(128, 128, 128, dtype), [make_rule(name) for name in given]
     try:
-        found = impl.on_tensor_cores(func, gpu(arch), [*rules])
+        found = impl.on_tensor_cores(func, make_target(arch), [*rules])
     except (ScheduleError, tvm.error.InternalError, ValueError, IndexError) as error:
         raise JUDGE.failed(
             f"on_tensor_cores raises an exception for {arch} with the rules {', '.join(given)}.",
@@ -245,16 +313,11 @@ USUAL = (
 )
 
 
-def first_in_code(arch: str, given: Sequence[str], dtype: str = "float16") -> str:
-    """What the generated code says."""
-    found = (name for name in given[:-1] if "mma_sync" in code(name, arch, dtype))
-    return next(found, given[-1])
-
-
 def test_10_3_first_that_does(impl) -> None:
     """for each architecture the first rule whose code has the instruction"""
     for arch in GPUS:
-        found, want = chosen(impl, arch, USUAL), first_in_code(arch, USUAL)
+        right = (name for name in USUAL if "mma_sync" in write_code(name, arch))
+        found, want = ask_choice(impl, arch, USUAL), next(right, USUAL[-1])
         JUDGE.that(
             found == want,
             f"For {arch}, on_tensor_cores chooses {found}.",
@@ -262,7 +325,7 @@ def test_10_3_first_that_does(impl) -> None:
             yours=f"the code of {found} "
             + (
                 "contains it, but an earlier rule's code does too"
-                if "mma_sync" in code(found, arch, "float16")
+                if "mma_sync" in write_code(found, arch)
                 else f"does not contain it, and that of {want} does"
             ),
             why="A rule may take the kernel and still multiply number by number. Only the generated code shows it. A "
@@ -279,7 +342,7 @@ def test_10_3_others(impl) -> None:
         ("sm_52", ("MatmulTensorization", "Fallback"), "float16", "this GPU has no tensor cores"),
     )  # fmt: skip
     for arch, given, dtype, why in cases:
-        found = chosen(impl, arch, given, dtype)
+        found = ask_choice(impl, arch, given, dtype)
         what = f"For {dtype} on {arch}, on_tensor_cores chooses {found}."
         JUDGE.equal(found, given[-1], what, why=f"The last rule is the answer here, because {why}.")
 
@@ -289,7 +352,7 @@ def test_10_3_the_oldest(impl) -> None:
     given = ("GEMV", "MatmulTensorization", "Fallback")
     what = "For sm_70, on_tensor_cores does not choose the rule whose code has the instruction."
     why = "Compute capability 7.0 is the first with tensor cores."
-    JUDGE.equal(chosen(impl, "sm_70", given), "MatmulTensorization", what, why=why)
+    JUDGE.equal(ask_choice(impl, "sm_70", given), "MatmulTensorization", what, why=why)
 
 
 def test_10_3_order(impl) -> None:
@@ -302,7 +365,7 @@ def test_10_3_order(impl) -> None:
             "The code of two rules has the instruction, and on_tensor_cores chooses the later one."
         )
         why = "Rules are listed from the most specific to the most general, so the first that does the job wins."
-        JUDGE.equal(chosen(impl, "sm_80", given), given[0], what, why=why)
+        JUDGE.equal(ask_choice(impl, "sm_80", given), given[0], what, why=why)
 
 
 def observe_10_3(impl):
@@ -314,4 +377,4 @@ def observe_10_3(impl):
         ("sm_61", ("Matmul", "MatmulTensorization", "Fallback"), "float16"),
         ("sm_90a", ("Matmul", "GeneralReduction", "Fallback"), "float16"),
     ]
-    return [lambda case=case: chosen(impl, *case) for case in cases]
+    return [lambda case=case: ask_choice(impl, *case) for case in cases]

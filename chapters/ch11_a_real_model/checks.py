@@ -46,16 +46,16 @@ LIMITS = {"test_11_4_numbers": 60, "test_11_4_fast": 60}
 # --- 11.1 -----------------------------------------------------------------------------------------
 
 
-def weights_of(raw: np.ndarray) -> np.ndarray:
+def read_weights(raw: np.ndarray) -> np.ndarray:
     """The weights of a block in float64, one after the other."""
     scale, minimum = struct.unpack("<ee", raw.tobytes()[:4])
     codes = [raw[4 + i % 16] >> (4 * (i // 16)) & 15 for i in range(32)]
     return np.array([scale * int(code) + minimum for code in codes])
 
 
-def readers_fooled(raw: np.ndarray) -> list[str]:
+def find_fooled(raw: np.ndarray) -> list[str]:
     """The careless readers that give other weights for a block."""
-    right = weights_of(raw).astype(
+    right = read_weights(raw).astype(
         "float32"
     )  # the scale may be tiny, so rounded once and compared exactly
     return [
@@ -65,7 +65,7 @@ def readers_fooled(raw: np.ndarray) -> list[str]:
     ]
 
 
-def telling_blocks(impl) -> dict[str, np.ndarray]:
+def read_blocks(impl) -> dict[str, np.ndarray]:
     found = impl.telling_blocks()
     expect.has_keys(found, given.CARELESS, "`telling_blocks` does not return one block per reader.")
     for name, raw in found.items():
@@ -75,14 +75,14 @@ def telling_blocks(impl) -> dict[str, np.ndarray]:
         BLOCK.that(right, what, expected="a NumPy array uint8 (20,)", yours=yours)
         what = f"The block for “{name}” has weights that are infinite or NaN."
         why = "With an infinite or NaN scale or minimum, all readers give the same useless weights."
-        BLOCK.that(bool(np.isfinite(weights_of(raw)).all()), what, why=why)
+        BLOCK.that(bool(np.isfinite(read_weights(raw)).all()), what, why=why)
     return found
 
 
 def test_11_1_alone(impl) -> None:
     """each reader alone misreads its block"""
-    for name, raw in telling_blocks(impl).items():
-        fooled = readers_fooled(raw)
+    for name, raw in read_blocks(impl).items():
+        fooled = find_fooled(raw)
         what = f"The reader “{name}” reads your block for “{name}” correctly."
         why = "Look at the block's scale, minimum and codes. With these values the reader's fault has no effect."
         wanted = f"a block that the reader “{name}” misreads"
@@ -96,10 +96,10 @@ def test_11_1_alone(impl) -> None:
 
 
 def observe_11_1(impl):
-    def fooled() -> str:
-        return str({name: readers_fooled(raw) for name, raw in telling_blocks(impl).items()})
+    def describe() -> str:
+        return str({name: find_fooled(raw) for name, raw in read_blocks(impl).items()})
 
-    return [fooled, lambda: str(sorted(impl.telling_blocks()))]
+    return [describe, lambda: str(sorted(impl.telling_blocks()))]
 
 
 # --- 11.2 -----------------------------------------------------------------------------------------
@@ -144,14 +144,14 @@ def serves(mod: tvm.IRModule, _unpack: relax.Call, reader: relax.Call) -> bool:
     return is_nt_matmul(kernel) or given.takes_rows(kernel)
 
 
-def block_of(mod: tvm.IRModule) -> relax.DataflowBlock:
+def find_block(mod: tvm.IRModule) -> relax.DataflowBlock:
     """The dataflow block of "main" that reads the matrix: the last."""
     return [b for b in mod["main"].body.blocks if isinstance(b, relax.DataflowBlock)][-1]
 
 
-def found_in(impl, mod: tvm.IRModule) -> list[str]:
+def find_readers(impl, mod: tvm.IRModule) -> list[str]:
     """The kernels of the calls that `fusible` finds, in order."""
-    block = block_of(mod)
+    block = find_block(mod)
     asked: list[tuple[relax.Call, relax.Call]] = []
 
     def ask(unpack: relax.Call, reader: relax.Call) -> bool:
@@ -196,7 +196,7 @@ def test_11_3_readers(impl) -> None:
     for name, (step, readers) in FIRES.items():
         what = f"In a block with {name}, `fusible` finds the wrong calls."
         why = "Only a write between the two calls matters." if "write" in name else ""
-        READ_BY.equal(found_in(impl, function(step)), readers, what, why=why)
+        READ_BY.equal(find_readers(impl, function(step)), readers, what, why=why)
 
 
 def test_11_3_must_stay(impl) -> None:
@@ -207,7 +207,7 @@ def test_11_3_must_stay(impl) -> None:
             name, "Not every user of this matrix can unpack it, so the floats must be in memory."
         )
         Section(LESSON, "When it must not fire").equal(
-            found_in(impl, function(step)), [], what, why=why
+            find_readers(impl, function(step)), [], what, why=why
         )
 
 
@@ -228,13 +228,13 @@ def test_11_3_outputs(impl) -> None:
     why = "`fusible` sees one dataflow block. Only there does it know all users of a DataflowVar, and all writes."
     mod = function(FIRES["a product"][0], "an output")
     what = "`fusible` finds a product whose matrix is an output of the block, which other code may read."
-    READ_BY.equal(found_in(impl, mod), [], what, why=why)
+    READ_BY.equal(find_readers(impl, mod), [], what, why=why)
 
 
 def test_11_3_asks(impl) -> None:
     """asks `serves` about each pair, and believes it"""
     mod = function(FIRES["two products and a lookup"][0])
-    block = block_of(mod)
+    block = find_block(mod)
     found = impl.fusible(mod, block, lambda unpack, reader: False)
     what = "`fusible` finds calls, but `serves` returned False for all of them."
     READ_BY.equal(len(found), 0, what)
@@ -254,14 +254,14 @@ def test_11_3_one_of_two(impl) -> None:
     what = "NT_matmul1 reads two unpacked matrices, and NT_matmul reads the second one too. `fusible` must find "
     what += "NT_matmul1 only."
     why = "A reader unpacks its first argument only. NT_matmul1 needs the floats of its second one in memory."
-    READ_BY.equal(found_in(impl, function(step)), ["NT_matmul1"], what, why=why)
+    READ_BY.equal(find_readers(impl, function(step)), ["NT_matmul1"], what, why=why)
 
 
 def observe_11_3(impl):
     steps = [*(step for step, _ in FIRES.values()), *KEPT.values()]
-    programs = [lambda step=step: str(found_in(impl, function(step))) for step in steps]
+    programs = [lambda step=step: str(find_readers(impl, function(step))) for step in steps]
     mod = function(FIRES["a product"][0], "an output")
-    return [*programs, lambda: str(found_in(impl, mod))]
+    return [*programs, lambda: str(find_readers(impl, mod))]
 
 
 # --- 11.4 -----------------------------------------------------------------------------------------
@@ -305,12 +305,12 @@ def product_kernel(multiply, form: Form, n: int, k: int, rows: int) -> tirx.Prim
     return int8_product(form, n, k, shape, dataclasses.replace(dots, add=add), multiply)
 
 
-def compiled(kernels: dict[str, tirx.PrimFunc]) -> tvm.runtime.Module:
+def compile_kernels(kernels: dict[str, tirx.PrimFunc]) -> tvm.runtime.Module:
     mod = {name: func.with_attr("global_symbol", name) for name, func in kernels.items()}
     return compile_once(tvm.IRModule(mod), TARGET)
 
 
-def codes_of(form: Form, kind: str, n: int, k: int) -> Codes:
+def draw_codes(form: Form, kind: str, n: int, k: int) -> Codes:
     """Codes of one kind. Each group has a scale and a minimum of its own."""
     random = np.random.default_rng(form.bits)
     codes = random.integers(0, 1 << form.bits, (n, k), "u1")
@@ -324,7 +324,7 @@ def codes_of(form: Form, kind: str, n: int, k: int) -> Codes:
     return Codes(form.bits, codes, scales, minima if form.has_minimum else None)
 
 
-def whole(kind: str, group: int, rows: int, k: int) -> np.ndarray:
+def draw_whole(kind: str, group: int, rows: int, k: int) -> np.ndarray:
     """x (rows, k) that 8 bits represent: integers times a power of two, the largest of each group 127 or -127."""
     random = np.random.default_rng(rows)
     integers = random.integers(-127, 128, (rows, k // group, group))
@@ -337,30 +337,25 @@ def whole(kind: str, group: int, rows: int, k: int) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=2)  # for an answer: all checks of 11.4 run the same
-def kernels_of(impl) -> tvm.runtime.Module:
+def make_kernels(impl) -> tvm.runtime.Module:
     """A kernel for each form and each number of rows of x in CASES."""
     made = {}
     for name, form in FORMS.items():
         for rows in {rows for _, _, rows in CASES.values()}:
             size = 3 * form.lanes, 3 * form.group
             made[f"{name}_{rows}"] = product_kernel(impl.multiply_codes, form, *size, rows)
-    return compiled(made)
+    return compile_kernels(made)
 
 
-def computed(impl, name: str, case: str) -> tuple[np.ndarray, np.ndarray]:
+def compute(impl, name: str, case: str) -> tuple[np.ndarray, np.ndarray]:
     """(what the kernel computes for a case, what is right)."""
     form, (kind, x_kind, rows) = FORMS[name], CASES[case]
     n, k = 3 * form.lanes, 3 * form.group
-    matrix, x = codes_of(form, kind, n, k), whole(x_kind, form.group, rows, k)
+    matrix, x = draw_codes(form, kind, n, k), draw_whole(x_kind, form.group, rows, k)
     out = tvm.runtime.tensor(np.full((rows, n), np.nan, "float32"))
     arrays = map(tvm.runtime.tensor, [*pack(matrix, form), x])
-    kernels_of(impl)[f"{name}_{rows}"](*arrays, out)
+    make_kernels(impl)[f"{name}_{rows}"](*arrays, out)
     return out.numpy(), x.astype("float64") @ matrix.floats().astype("float64").T
-
-
-def are_wrong(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Which results are wrong: sums of integers are exact, and only a few floats are rounded."""
-    return ~np.isclose(found, exact, rtol=1e-4, atol=1e-4 * max(np.abs(exact).max(), 1e-30))
 
 
 def test_11_4_numbers(impl) -> None:
@@ -369,8 +364,9 @@ def test_11_4_numbers(impl) -> None:
     why += "starts from, and which codes and integers your loops multiply."
     for name, form in FORMS.items():
         for case in CASES:
-            found, exact = computed(impl, name, case)
-            wrong = np.argwhere(are_wrong(found, exact))
+            found, exact = compute(impl, name, case)
+            near = 1e-4 * max(np.abs(exact).max(), 1e-30)  # only a few floats are rounded
+            wrong = np.argwhere(~np.isclose(found, exact, rtol=1e-4, atol=near))
             at = tuple(wrong[0]) if len(wrong) else (0, 0)
             what = f"With {case}, the kernel of multiply_codes gives wrong sums for a matrix in {name}: {form.bits} "
             what += f"bits, groups of {form.group}, {'with' if form.has_minimum else 'without'} minimum."
@@ -382,7 +378,7 @@ def has_instruction(impl, name: str) -> bool:
     """Whether the kernel for the type `name` multiplies bytes by the processor's instruction, if that has one."""
     form = FORMS[name]
     func = product_kernel(impl.multiply_codes, form, form.lanes, 2 * form.group, 1)
-    text = compiled({"main": func}).mod.inspect_source("asm")
+    text = compile_kernels({"main": func}).mod.inspect_source("asm")
     return not dot_products(TARGET) or bool(INSTRUCTIONS.search(text))
 
 
@@ -396,7 +392,7 @@ def test_11_4_instruction(impl) -> None:
         KERNEL.that(has_instruction(impl, name), what, expected=wanted, why=why)
 
 
-def times_faster(impl) -> float:
+def measure_speedup(impl) -> float:
     """How many times as fast as one weight at a time a product with one row of x is, measured in turns.
 
     The matrix is so small that it runs on one thread and stays in a cache. The fastest of many runs counts, because
@@ -404,8 +400,10 @@ def times_faster(impl) -> float:
     """
     form, n, k = FORMS["Q4_1"], 4 * DOTS.lanes, 1024
     ways = {"yours": impl.multiply_codes, "plain": given.multiply_one_by_one}
-    built = compiled({name: product_kernel(one, form, n, k, 1) for name, one in ways.items()})
-    arrays = [*pack(codes_of(form, "random", n, k), form), whole("random", form.group, 1, k)]
+    built = compile_kernels(
+        {name: product_kernel(one, form, n, k, 1) for name, one in ways.items()}
+    )
+    arrays = [*pack(draw_codes(form, "random", n, k), form), draw_whole("random", form.group, 1, k)]
     tensors = [tvm.runtime.tensor(one) for one in (*arrays, np.empty((1, n), "float32"))]
     calls = {name: built[name] for name in ways}
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -419,7 +417,7 @@ def times_faster(impl) -> float:
 
 def test_11_4_fast(impl) -> None:
     """the kernel is several times as fast as one weight at a time"""
-    found = times_faster(impl)
+    found = measure_speedup(impl)
     what = f"A product with one row of x is {found:.1f} times as fast as with given.multiply_one_by_one, in turns."
     why = "In a decode step, the chat runs this loop for all weights of the model. Keep the sums of a row of x in one "
     why += "vector, unpack a vector of codes with one operation, and make a float of a sum only once per group."
@@ -429,7 +427,7 @@ def test_11_4_fast(impl) -> None:
 def observe_11_4(impl):
     def numbers(name: str, case: str) -> str:
         """The sums in hundredths of the largest: what is wrong looks alike only if the sums are the same."""
-        found, exact = computed(impl, name, case)
+        found, exact = compute(impl, name, case)
         return str(np.round(100 * found / (np.abs(exact).max() or 1.0)).tolist())
 
     cases = itertools.product(FORMS, CASES)
@@ -445,24 +443,24 @@ def observe_11_4(impl):
 NEAR = 0.97  # of the best that the budget allows, so that a choice that is nearly as good passes
 
 
-def cost(kinds) -> float:
+def count_megabytes(kinds) -> float:
     """Megabytes per token that 8 bits add for `kinds`."""
     return sum(given.KINDS[kind].in_8_bits - given.KINDS[kind].in_4_bits for kind in kinds)
 
 
-def gain(kinds) -> float:
+def sum_gain(kinds) -> float:
     """The loss that 8 bits save for `kinds`."""
     return sum(given.KINDS[kind].loss for kind in kinds)
 
 
-def best() -> tuple[str, ...]:
+def find_best() -> tuple[str, ...]:
     """The choice within the budget that saves most."""
     sizes = range(len(given.KINDS) + 1)
     choices = [c for size in sizes for c in itertools.combinations(given.KINDS, size)]
-    return max((c for c in choices if cost(c) <= given.BUDGET), key=gain)
+    return max((c for c in choices if count_megabytes(c) <= given.BUDGET), key=sum_gain)
 
 
-def chosen(impl) -> list[str]:
+def read_choice(impl) -> list[str]:
     found = impl.kept_in_8_bits()
     several = isinstance(found, Set | list | tuple)
     right = several and all(isinstance(kind, str) and kind in given.KINDS for kind in found)
@@ -473,22 +471,25 @@ def chosen(impl) -> list[str]:
 
 def test_11_5_within_budget(impl) -> None:
     """the choice costs no more than the budget"""
-    kinds = chosen(impl)
-    what = f"Your choice adds {cost(kinds):.1f} MB per token, and the budget is {given.BUDGET} MB."
+    kinds = read_choice(impl)
+    what = f"Your choice adds {count_megabytes(kinds):.1f} MB per token, and the budget is {given.BUDGET} MB."
     why = "A kind costs the difference of its last two columns in the table."
-    EIGHT.that(cost(kinds) <= given.BUDGET, what, why=why)
+    EIGHT.that(count_megabytes(kinds) <= given.BUDGET, what, why=why)
 
 
 def test_11_5_best(impl) -> None:
     """no other choice within the budget saves clearly more"""
-    kinds = chosen(impl)
+    kinds = read_choice(impl)
     what = (
         f"You chose {', '.join(kinds) or 'nothing'}. Another choice within the budget saves more."
     )
     why = "Divide the loss of each kind by the megabytes that 8 bits add. Fill the budget from the top, and see "
     why += "whether a smaller kind fits into what is left."
-    EIGHT.that(gain(kinds) >= NEAR * gain(best()), what, why=why)
+    EIGHT.that(sum_gain(kinds) >= NEAR * sum_gain(find_best()), what, why=why)
 
 
 def observe_11_5(impl):
-    return [lambda: str(chosen(impl)), lambda: str(cost(chosen(impl)) <= given.BUDGET)]
+    return [
+        lambda: str(read_choice(impl)),
+        lambda: str(count_megabytes(read_choice(impl)) <= given.BUDGET),
+    ]

@@ -1,24 +1,27 @@
 """The programs that chapter 12's checks give to a pass: a few by hand, and a strategy that draws others.
 
-Every program comes with arguments for its function main and the results that NumPy computes in float64.
+A program that is drawn comes with the results that NumPy computes in float64.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
+import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from string import ascii_lowercase
 
 import numpy as np
 import tvm
 import tvm_ffi
 from hypothesis import strategies as st
-from tvm import relax, tirx, topi
+from tvm import relax, tirx
 
 from chapters.checking.draws import CHOICES
+from chapters.checking.programs import arguments
 from chapters.checking.relax_modules import Module, Value, Writer, in_place, is_small, written
+from chapters.kit.cases.relax_text import kernel, relax_module
 
 SIZES = (4, 3, 8)  # the last dimension of inputs
 WIDTHS = (2, 5, 4)  # of the weights
@@ -159,493 +162,315 @@ def _renamed(func: relax.Function) -> relax.Function:
 
 # --- by hand --------------------------------------------------------------------------------------
 
-Write = Callable[[Products, Value], list[Value]]
-n = tirx.Var("n", "int64")
+WEIGHT = re.compile(r"\b[a-zA-Z](h?)(\d+(?:x\d+)*)\b")
 
 
-def by_hand(
-    write: Write,
-    dims: Sequence = (3, 4),
-    dtype: str = "float32",
+def known_weights(text: str, dtype: str = "float32") -> dict[str, relax.Expr]:
+    """The weights that `text` names and the compiler knows: `a4x2` is one of shape (4, 2), `ah4x2` one in float16.
+
+    `A4x2` is another constant with the numbers of `a4x2`.
+    """
+    weights = {}
+    for name in WEIGHT.finditer(text):
+        shape = [int(size) for size in name[2].split("x")]
+        numbers = np.random.default_rng(list(name[0].lower().encode())).standard_normal(shape)
+        kind = "float16" if name[1] else dtype
+        weights[name[0]] = relax.const(numbers.astype(kind), kind)
+    return weights
+
+
+def program(
+    body: str,
+    params: str = "x: (3, 4)",
     *,
+    functions: str = "",
     dataflow: bool = True,
-    private: bool = False,
+    changed_by: Callable[[tvm.IRModule], tvm.IRModule] = lambda mod: mod,
 ) -> Module:
-    """The program that `write` emits for x of these dimensions, of which n is 3; it returns the results.
+    """The program main(params) with this body, behind `functions`. A parameter of bool is true.
 
-    private: in a function that main calls.
+    The text may name weights: see `known_weights`. changed_by: a pass that is run on it.
     """
-    builder, numbers = relax.BlockBuilder(), np.random.default_rng(0)
-    data = numbers.standard_normal([d if isinstance(d, int) else 3 for d in dims]).astype(dtype)
-    x = Value(relax.Var("x", relax.TensorType(list(dims), dtype)), data, tuple(dims))
-    writer = Products(None, numbers, builder, [x])
-    params = [x.var]
-    with builder.function("main", params):
-        with builder.dataflow() if dataflow else contextlib.nullcontext():
-            made = write(writer, x)
-            outs = [builder.emit_output(v.var) if dataflow else v.var for v in made]
-        params.extend(w.var for w in writer.weights)
-        builder.emit_func_output(relax.Tuple(outs))
-    mod = builder.get()
-    if private:
-        mod = _behind_a_call(mod)
-    return Module(mod, [data, *(w.data for w in writer.weights)], [v.data for v in made])
-
-
-def _behind_a_call(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module whose main calls the main of `mod`, which is private in it."""
-    builder = relax.BlockBuilder()
-    inner = builder.add_func(mod["main"].without_attr("global_symbol"), "inner")
-    params = [relax.Var(param.name, param.ty) for param in mod["main"].params]
-    with builder.function("main", params):
-        builder.emit_func_output(builder.emit(relax.Call(inner, params)))
-    return builder.get()
-
-
-def constant(writer: Products, *shape: int, dtype: str = "float32") -> Value:
-    """A weight that the compiler knows."""
-    data = writer.numbers.standard_normal(shape).astype(dtype)
-    return Value(relax.const(data, dtype), data, shape)
-
-
-def passed(writer: Products, *shape: int) -> Value:
-    """A weight that is a parameter."""
-    data = writer.numbers.standard_normal(shape).astype("float32")
-    var = relax.Var(f"w{len(writer.weights)}", relax.TensorType(shape, "float32"))
-    writer.weights.append(Value(var, data, shape))
-    return writer.weights[-1]
-
-
-def times(writer: Products, x: Value, w: Value, out_dtype: str | None = None) -> Value:
-    """Emit the product of x and w, a matrix or one for each batch."""
-    expr = relax.op.matmul(x.var, w.var, out_dtype)
-    return writer.emit(expr, x.exact @ w.exact, x, (*x.dims[:-1], w.dims[-1]), out_dtype)
-
-
-def turned(writer: Products, w: Value, axes: Sequence[int] | None = None) -> Value:
-    """Emit w with its dimensions permuted."""
-    var = writer.builder.emit(relax.op.permute_dims(w.var, axes))
-    data = w.data.transpose(axes)
-    return Value(var, data, data.shape)
-
-
-def with_bias(writer: Products, y: Value) -> Value:
-    """Emit the sum of y and a known vector."""
-    b = constant(writer, y.dims[-1])
-    return writer.emit(relax.op.add(y.var, b.var), y.exact + b.exact, y)
-
-
-def changed(writer: Products, x: Value) -> Value:
-    """Emit 2 * x + 1."""
-    two, one = (relax.const(number, x.dtype) for number in (2.0, 1.0))
-    twice = writer.emit(relax.op.multiply(x.var, two), x.exact * 2, x)
-    return writer.emit(relax.op.add(twice.var, one), twice.exact + 1, x)
-
-
-def shift_kernel(writer: Products, x: Value) -> relax.GlobalVar:
-    """A kernel, in the writer's module, that writes 2 * x + 1 into x."""
-    return writer.builder.add_func(in_place(x.dims, x.dtype), "shift")
-
-
-def update_of(kernel: relax.GlobalVar, x: relax.Var) -> relax.Call:
-    """A call of the kernel that writes into x."""
-    return relax.op.call_tir_inplace(kernel, [x], [0], x.ty)
-
-
-def updated(writer: Products, x: Value, call: relax.Expr | None = None) -> Value:
-    """Emit an update of x in place, after which `x` has its new numbers.
-
-    call: how it is updated; by `shift_kernel`, unless given.
-    """
-    new = (x.exact * 2 + 1).astype(x.dtype)
-    if call is None:
-        call = update_of(shift_kernel(writer, x), x.var)
-    after = writer.emit(call, new, x)
-    x.data = after.data
-    return after
-
-
-def function(name: str, ty: tvm.ir.Type, emit: Callable, *, public: bool = True) -> relax.Function:
-    """A function of one parameter of type `ty`; `emit` takes a builder and it, and returns the results."""
-    builder, x = relax.BlockBuilder(), relax.Var("x", ty)
-    with builder.function(name, [x]):
-        builder.emit_func_output(emit(builder, x))
-    func = builder.get()[name]
-    return func if public else func.without_attr("global_symbol")
-
-
-def _known(*shapes: tuple[int, ...]) -> Write:
-    """A product of x and each of some known weights of these shapes."""
-
-    def write(writer: Products, x: Value) -> list[Value]:
-        return [times(writer, x, constant(writer, *shape, dtype=x.dtype)) for shape in shapes]
-
-    return write
-
-
-_three = _known((4, 2), (4, 5), (4, 4))
-
-
-def _turned(*shapes_and_axes: tuple) -> Write:
-    """A product of x and each of some known weights of these shapes, whose dimensions are permuted."""
-
-    def write(writer: Products, x: Value) -> list[Value]:
-        weights = [
-            turned(writer, constant(writer, *shape), axes) for shape, axes in shapes_and_axes
-        ]
-        return [times(writer, x, w) for w in weights]
-
-    return write
-
-
-_three_turned = _turned(((2, 4), None), ((5, 4), None), ((4, 4), None))
-
-
-def _after(step: Callable[[Products, Value], Value]) -> Write:
-    """Three products, on each of which `step` is done, and then a bias is added."""
-
-    def write(writer: Products, x: Value) -> list[Value]:
-        return [with_bias(writer, step(writer, y)) for y in _three(writer, x)]
-
-    return write
-
-
-def _named_again(writer: Products, y: Value) -> Value:
-    return Value(writer.builder.emit(y.var), y.data, y.dims)
-
-
-def _named_twice(writer: Products, y: Value) -> Value:
-    return _named_again(writer, _named_again(writer, y))
-
-
-def _cast_to_its_type(writer: Products, y: Value) -> Value:
-    return Value(writer.builder.match_cast(y.var, y.var.ty), y.data, y.dims)
-
-
-def _permuted_to_itself(writer: Products, y: Value) -> Value:
-    return turned(writer, y, [0, 1])
-
-
-def _third_unused(use: Callable[[Products, Value], object]) -> Write:
-    """Three products; of what `use` makes of the third, nothing is returned."""
-
-    def write(writer: Products, x: Value) -> list[Value]:
-        q, k, v = _three(writer, x)
-        use(writer, v)
-        return [q, k]
-
-    return write
-
-
-def _reshaped(writer: Products, y: Value, shape: tuple[int, ...]) -> relax.Var:
-    return writer.builder.emit(relax.op.reshape(y.var, shape))
-
-
-def _reshaped_twice(writer: Products, y: Value) -> None:
-    flat = _reshaped(writer, y, (12,))
-    writer.builder.emit(relax.op.reshape(flat, (4, 3)))
-
-
-def _reshaped_and_cast(writer: Products, y: Value) -> None:
-    flat = _reshaped(writer, y, (12,))
-    writer.builder.match_cast(flat, relax.TensorType((12,), "float32"))
-
-
-def _given_to_a_function(writer: Products, y: Value) -> None:
-    other = _reshaped(writer, y, (4, 3))
-    pure = function("pure", other.ty, lambda b, own: b.emit(relax.op.tanh(own)), public=False)
-    writer.builder.emit(relax.Call(writer.builder.add_func(pure, "pure"), [other]))
-
-
-def _in_a_tuple(writer: Products, x: Value) -> list[Value]:
-    """All three results are in a tuple, from which two are taken."""
-    made = _three(writer, x)
-    both = writer.builder.emit(relax.Tuple([y.var for y in made]))
-    taken = [writer.builder.emit(relax.TupleGetItem(both, at)) for at in (0, 1)]
-    return [Value(var, y.data, y.dims) for var, y in zip(taken, made, strict=False)]
-
-
-def _weight_dtypes(writer: Products, x: Value) -> list[Value]:
-    kinds = ("float16", "float32", "float32")
-    return [times(writer, x, constant(writer, 4, 2, dtype=kind), "float32") for kind in kinds]
-
-
-def _updated_under_another_name(writer: Products, x: Value) -> list[Value]:
-    """x is what an update of y gave; a second update of y changes it."""
-    y = changed(writer, x)
-    return _around(writer, updated(writer, y), update_of(shift_kernel(writer, y), y.var))
-
-
-def _update_in_an_inner_function(writer: Products, x: Value) -> list[Value]:
-    kernel = shift_kernel(writer, x)
-    inner = function("inner", x.var.ty, lambda b, own: b.emit(update_of(kernel, own)), public=False)
-    return _around(writer, x, relax.Call(writer.builder.emit(inner), [x.var]))
-
-
-def _in_turns(other: Callable[[Products, Value], Value], *widths: int) -> Write:
-    """Products of x and of what `other` makes of it, in turns, with known weights of these widths."""
-
-    def write(writer: Products, x: Value) -> list[Value]:
-        operands = x, other(writer, x)
-        each = zip(itertools.cycle(operands), widths, strict=False)
-        return [times(writer, operand, constant(writer, 4, width)) for operand, width in each]
-
-    return write
-
-
-def _out_of_its_block(writer: Products, x: Value) -> list[Value]:
-    """x has its first name inside a dataflow block only, and the products are outside."""
-    with writer.builder.dataflow():
-        twice = writer.builder.emit(relax.op.add(x.var, x.var))
-        var = writer.builder.emit_output(twice)
-    return _three(writer, Value(var, x.data * 2, x.dims))
-
-
-def _and_parameters(writer: Products, x: Value) -> list[Value]:
-    weights = [weight(writer, 4, width) for width in (2, 5, 4) for weight in (constant, passed)]
-    return [times(writer, x, w) for w in weights]
-
-
-def _parameters(writer: Products, x: Value) -> list[Value]:
-    return [times(writer, x, passed(writer, 4, width)) for width in (2, 5, 4)]
-
-
-def _read_by(operator: Callable, exact: Callable) -> Write:
-    """Three products, each of which only `operator` reads. exact: the same on NumPy's arrays."""
-
-    def write(writer: Products, x: Value) -> list[Value]:
-        made = _three(writer, x)
-        return [writer.emit(operator(y.var), exact(y.exact), y) for y in made]
-
-    return write
-
-
-def _read_by_a_kernel(writer: Products, x: Value) -> list[Value]:
-    made = _three(writer, x)
-    calls = [writer.builder.call_te(topi.tanh, y.var) for y in made]
-    return [writer.emit(call, np.tanh(y.exact), y) for call, y in zip(calls, made, strict=True)]
-
-
-def _out_dtypes(writer: Products, x: Value) -> list[Value]:
-    kinds = (None, "float32", None, "float32")
-    return [times(writer, x, constant(writer, 4, 2, dtype=x.dtype), kind) for kind in kinds]
-
-
-def _also_read(use: Callable[[Products, Value, Value], Value | None], stored=False) -> Write:
-    """Three products of x, after which `use` takes the writer, x and the third weight, and may give a further result.
-
-    stored: whether the weights are stored transposed.
-    """
-
-    def write(writer: Products, x: Value) -> list[Value]:
-        if stored:
-            weights = [turned(writer, constant(writer, width, 4)) for width in (2, 5, 4)]
-        else:
-            weights = [constant(writer, 4, width) for width in (2, 5, 4)]
-        made = [times(writer, x, w) for w in weights]
-        more = use(writer, x, weights[2])
-        return [*made, more] if more else made
-
-    return write
-
-
-def _added(writer: Products, _x: Value, w: Value) -> Value:
-    y = passed(writer, 4, 4)
-    return writer.emit(relax.op.add(y.var, w.var), y.exact + w.exact, y)
-
-
-def _in_another_function(writer: Products, x: Value, w: Value) -> None:
-    func = function("other", x.var.ty, lambda b, own: b.emit(relax.op.matmul(own, w.var)))
-    writer.builder.add_func(func, "other")
-
-
-def _weight_used_twice(writer: Products, x: Value) -> list[Value]:
-    weights = [constant(writer, 4, width) for width in (2, 5, 4)]
-    y = changed(writer, x)
-    return [times(writer, operand, w) for operand in (x, y) for w in weights]
-
-
-def _equal_weights(writer: Products, x: Value) -> list[Value]:
-    """Two constants with the same numbers: the compiled program keeps one of them."""
-    first, third = constant(writer, 4, 2), constant(writer, 4, 4)
-    equal = Value(relax.const(first.data.copy()), first.data, first.dims)
-    return [times(writer, x, w) for w in (first, equal, third)]
-
-
-def _beside(ty: relax.TensorType, *rows: int) -> Write:
-    """A product; beside it, a function that is not called multiplies a tensor of type `ty` by weights of these rows."""
-
-    def write(writer: Products, x: Value) -> list[Value]:
-        weights = [constant(writer, count, 2) for count in rows]
-
-        def products(builder: relax.BlockBuilder, own: relax.Var) -> relax.Tuple:
-            return relax.Tuple([builder.emit(relax.op.matmul(own, w.var)) for w in weights])
-
-        writer.builder.add_func(function("other", ty, products), "other")
-        return [times(writer, x, constant(writer, 4, 5))]
-
-    return write
-
-
-_UNKNOWN_SHAPE = relax.TensorType(dtype="float32", ndim=2)
-_M_COLUMNS = relax.TensorType([3, tirx.Var("m", "int64")], "float32")
-
-
-def _update_between(writer: Products, x: Value) -> list[Value]:
-    return _around(writer, changed(writer, x))
-
-
-def _around(writer: Products, x: Value, call: relax.Expr | None = None) -> list[Value]:
-    """A product of x before its update, and two products after it."""
-    early = times(writer, x, constant(writer, 4, 2))
-    after = updated(writer, x, call)
-    return [early, after, *(times(writer, x, constant(writer, 4, width)) for width in (5, 4))]
-
-
-def _update_in_a_function(writer: Products, x: Value) -> list[Value]:
-    kernel = shift_kernel(writer, x)
-    update = function(
-        "update", x.var.ty, lambda b, own: b.emit(update_of(kernel, own)), public=False
+    head = f"{functions}\n{'' if dataflow else '@bare'}\ndef main({params}):\n"
+    text = head + textwrap.indent(textwrap.dedent(body).strip(), "    ")
+    known = known_weights(text, "float16" if "float16" in params else "float32")
+    mod = changed_by(relax_module(text, **known))
+    given = [np.array(True) if a.dtype == bool else a for a in arguments(mod["main"])]
+    return Module(mod, given)
+
+
+THREE = "q = R.matmul(x, a4x2); k = R.matmul(x, b4x5); v = R.matmul(x, c4x4)"
+TRANSPOSED = "at = R.permute_dims(a2x4); bt = R.permute_dims(b5x4); ct = R.permute_dims(c4x4)"
+THREE_TRANSPOSED = f"{TRANSPOSED}; q = R.matmul(x, at); k = R.matmul(x, bt); v = R.matmul(x, ct)"
+PASSED = "x: (3, 4), a: (4, 2), b: (4, 5), c: (4, 4)"
+CHANGED = "y = R.add(R.multiply(x, R.const(2.0)), R.const(1.0))"
+SHIFT_KERNEL = kernel("shift(a)", (3, 4), "a[at] = a[at] * T.float32(2) + T.float32(1)")
+UPDATE = "R.call_tir_inplace(cls.shift, ({},), [0], R.Tensor((3, 4), 'float32'))"
+BRANCH = f"""
+if choose:
+    new = {UPDATE.format("x")}
+else:
+    new = R.exp(x)
+"""
+UPDATE_FUNCTION = (
+    f"@private\n@bare\ndef update(a: (3, 4)):\n    new = {UPDATE.format('a')}\n    return new\n"
+)
+
+
+def _three(*more: str, returned: str = "q, k, v") -> str:
+    """A body of three products, and what comes behind them."""
+    return "; ".join([THREE, *more, f"return {returned}"])
+
+
+def _behind_each(step: str) -> str:
+    """A body of three products with `step` behind each: `@` is the product, `#` its width, `@_out` the result."""
+    steps = (
+        step.replace("@", name).replace("#", width)
+        for name, width in zip("qkv", "254", strict=True)
     )
-    return _around(writer, x, relax.Call(writer.builder.add_func(update, "update"), [x.var]))
+    return _three(*steps, returned="q_out, k_out, v_out")
 
 
-def _update_in_a_branch(writer: Products, x: Value, *, nested: bool = False) -> list[Value]:
-    choose = relax.Var("choose", relax.TensorType((), "bool"))
-    writer.weights.append(Value(choose, np.array(True), ()))
-    value = update_of(shift_kernel(writer, x), x.var)
-    for _ in range(1 + nested):
-        branches = []
-        for one in (value, relax.op.exp(x.var)):
-            var = relax.Var("either", x.var.ty)
-            branches.append(relax.SeqExpr([relax.BindingBlock([relax.VarBinding(var, one)])], var))
-        value = relax.If(choose, *branches)
-    return _around(writer, x, value)
+def _around(update: str, operand: str = "x") -> str:
+    """A body of a product, an update of its operand, which binds `new`, and two products of what is in it then."""
+    return f"""
+q = R.matmul({operand}, a4x2)
+{update}
+k = R.matmul({operand}, b4x5)
+v = R.matmul({operand}, c4x4)
+return q, new, k, v
+"""
 
 
-def _update_by_a_packed_function(writer: Products, x: Value) -> list[Value]:
-    call = relax.op.call_inplace_packed(SHIFT, x.var, inplace_indices=[0], ty_args=[x.var.ty])
-    return _around(writer, x, call)
+def _permuted(*axes: list[int]) -> str:
+    """A body of three products with square weights, whose dimensions are permuted."""
+    products = (
+        f"{n} = R.matmul(x, R.permute_dims({n}4x4, {a}))" for n, a in zip("qkv", axes, strict=True)
+    )
+    return "; ".join([*products, "return q, k, v"])
 
 
-def _update_of_a_result(writer: Products, x: Value) -> list[Value]:
-    q, k = (times(writer, x, constant(writer, 4, width)) for width in (2, 5))
-    after = updated(writer, q)
-    return [after, k, *(times(writer, x, constant(writer, 4, width)) for width in (4, 3))]
-
-
-def _vectors(writer: Products, x: Value) -> list[Value]:
-    found = []
-    for _ in range(3):
-        w = constant(writer, 4)
-        expr = relax.op.matmul(x.var, w.var)
-        found.append(writer.emit(expr, x.exact @ w.exact, x, x.dims[:-1]))
-    return found
-
-
-def _computed(writer: Products, x: Value) -> list[Value]:
-    """Each weight is computed, the third from the first product."""
-    first = times(writer, x, constant(writer, 4, 4))
-    weight = constant(writer, 4, 5)
-    twice = writer.emit(relax.op.add(weight.var, weight.var), weight.exact * 2, weight, (4, 5))
-    third = writer.emit(relax.op.tanh(first.var), np.tanh(first.exact), first)
-    return [first, times(writer, x, twice), times(writer, x, third)]
-
-
-def _one_name() -> Module:
-    """Two tensors of which the variables have one name."""
-    drawn = by_hand(_in_turns(changed, 2, 5, 4, 3))
-    return Module(with_one_name(drawn.mod), drawn.arguments, drawn.results)
-
-
-_of = partial(partial, by_hand)  # a program, which is made when it is needed
+_of = partial(partial, program)  # a program, which is made when it is needed
 # what a pass must combine
 MUST = {
-    "three known weights": _of(_three),
-    "three known weights, each transposed": _of(_three_turned),
-    "float16 and a symbolic number of rows": _of(_three, (n, 4), "float16"),
-    "an x with two batch dimensions": _of(_three_turned, (2, 3, 4)),
-    "the products outside of a dataflow block": _of(_three, dataflow=False),
-    "the products in a private function": _of(_three_turned, private=True),
-    "products of two tensors in turns": _of(_in_turns(changed, 2, 2, 5, 5, 4, 4)),
-    "transposes whose axes count from the end": _of(
-        _turned(*(((4, 4), axes) for axes in ([-1, -2], [-1, 0], [1, -2])))
+    "three known weights": _of(_three()),
+    "three known weights, each transposed": _of(f"{THREE_TRANSPOSED}; return q, k, v"),
+    "float16 and a symbolic number of rows": _of(_three(), "x: ('n', 4, 'float16')"),
+    "an x with two batch dimensions": _of(f"{THREE_TRANSPOSED}; return q, k, v", "x: (2, 3, 4)"),
+    "the products outside of a dataflow block": _of(_three(), dataflow=False),
+    "the products in a private function": _of(
+        "made = cls.inner(x)",
+        functions=f"@private\ndef inner(x: (3, 4)): {THREE_TRANSPOSED}; return q, k, v",
     ),
-    "one tensor under two names": _of(_in_turns(_named_again, 2, 5, 4)),
+    "products of two tensors in turns": _of(
+        f"""
+{CHANGED}
+q = R.matmul(x, a4x2); q_of_y = R.matmul(y, b4x2)
+k = R.matmul(x, a4x5); k_of_y = R.matmul(y, b4x5)
+v = R.matmul(x, a4x4); v_of_y = R.matmul(y, b4x4)
+return q, q_of_y, k, k_of_y, v, v_of_y
+"""
+    ),
+    "transposes whose axes count from the end": _of(_permuted([-1, -2], [-1, 0], [1, -2])),
+    "one tensor under two names": _of(
+        "y = x; q = R.matmul(x, a4x2); k = R.matmul(y, b4x5); v = R.matmul(x, c4x4); return q, k, v"
+    ),
     "a tensor whose first name ends with its dataflow block": _of(
-        _out_of_its_block, dataflow=False
+        f"""
+with R.dataflow():
+    twice = R.add(first, first)
+    x = twice
+    R.output(x)
+{_three()}
+""",
+        "first: (3, 4)",
     ),
-    "weights that are known, and weights that are passed, in turns": _of(_and_parameters),
+    "weights that are known, and weights that are passed, in turns": _of(
+        """
+q = R.matmul(x, a4x2); k = R.matmul(x, a); v = R.matmul(x, b4x5)
+w = R.matmul(x, b); y = R.matmul(x, c4x4); z = R.matmul(x, c)
+return q, k, v, w, y, z
+""",
+        PASSED,
+    ),
 }
 # where combining is wrong, or costs more than it saves
 STAYS = {
-    "weights that are parameters": _of(_parameters),
-    "a bias behind each product": _of(_after(lambda writer, y: y)),
-    "a bias behind another name of each product": _of(_after(_named_again)),
-    "a bias behind another name of another name of each product": _of(_after(_named_twice)),
-    "a bias behind a match_cast of each product": _of(_after(_cast_to_its_type)),
+    "weights that are parameters": _of(
+        "q = R.matmul(x, a); k = R.matmul(x, b); v = R.matmul(x, c); return q, k, v", PASSED
+    ),
+    "a bias behind each product": _of(_behind_each("@_out = R.add(@, a#)")),
+    "a bias behind another name of each product": _of(
+        _behind_each("@_again = @; @_out = R.add(@_again, a#)")
+    ),
+    "a bias behind another name of another name of each product": _of(
+        _behind_each("@_again = @; @_more = @_again; @_out = R.add(@_more, a#)")
+    ),
+    "a bias behind a match_cast of each product": _of(
+        _behind_each(
+            "@_cast = R.match_cast(@, R.Tensor((3, #), 'float32')); @_out = R.add(@_cast, a#)"
+        )
+    ),
     "a bias behind a permute_dims of each product that permutes nothing": _of(
-        _after(_permuted_to_itself)
+        _behind_each("@_same = R.permute_dims(@, [0, 1]); @_out = R.add(@_same, a#)")
     ),
-    "a relu behind each product": _of(_read_by(relax.op.nn.relu, lambda a: np.maximum(a, 0))),
-    "an exp behind each product": _of(_read_by(relax.op.exp, np.exp)),
-    "a call of a kernel behind each product": _of(_read_by_a_kernel),
-    "a result that is not used": _of(_third_unused(lambda writer, y: None)),
+    "a relu behind each product": _of(_behind_each("@_out = R.nn.relu(@)")),
+    "an exp behind each product": _of(_behind_each("@_out = R.exp(@)")),
+    "a call of a kernel behind each product": _of(
+        _behind_each("@_out = R.tanh(@)"),
+        changed_by=relax.transform.LegalizeOps(skip_ops=["relax.matmul"]),
+    ),
+    "a result that is not used": _of(_three(returned="q, k")),
     "a result that only an unused value needs": _of(
-        _third_unused(partial(_reshaped, shape=(3, 2, 2)))
+        _three("more = R.reshape(v, (3, 2, 2))", returned="q, k")
     ),
-    "a result of which an unused value is made in two steps": _of(_third_unused(_reshaped_twice)),
-    "a result that only an unused match_cast needs": _of(_third_unused(_reshaped_and_cast)),
+    "a result of which an unused value is made in two steps": _of(
+        _three("flat = R.reshape(v, (12,)); more = R.reshape(flat, (4, 3))", returned="q, k")
+    ),
+    "a result that only an unused match_cast needs": _of(
+        _three(
+            "flat = R.reshape(v, (12,)); cast = R.match_cast(flat, R.Tensor((12,), 'float32'))",
+            returned="q, k",
+        )
+    ),
     "a result that only an unused call of a pure function needs": _of(
-        _third_unused(_given_to_a_function)
+        _three("more = R.reshape(v, (4, 3)); unused = cls.pure(more)", returned="q, k"),
+        functions="@private\ndef pure(a: (4, 3)): out = R.tanh(a)",
     ),
-    "a tuple of the results of which one is not taken": _of(_in_a_tuple),
-    "results of two dtypes": _of(_out_dtypes, dtype="float16"),
-    "weights that two tensors are multiplied by": _of(_weight_used_twice),
+    "a tuple of the results of which one is not taken": _of(
+        _three("made = (q, k, v); first = made[0]; second = made[1]", returned="first, second")
+    ),
+    "results of two dtypes": _of(
+        """
+q = R.matmul(x, a4x2); k = R.matmul(x, b4x2, out_dtype="float32")
+v = R.matmul(x, c4x2); w = R.matmul(x, d4x2, out_dtype="float32")
+return q, k, v, w
+""",
+        "x: (3, 4, 'float16')",
+    ),
+    "weights that two tensors are multiplied by": _of(
+        f"""
+{THREE}
+{CHANGED}
+q_of_y = R.matmul(y, a4x2); k_of_y = R.matmul(y, b4x5); v_of_y = R.matmul(y, c4x4)
+return q, k, v, q_of_y, k_of_y, v_of_y
+"""
+    ),
     "a transposed weight that another product reads": _of(
-        _also_read(lambda writer, x, w: times(writer, passed(writer, 3, 4), w), stored=True)
+        f"{THREE_TRANSPOSED}; more = R.matmul(y, ct); return q, k, v, more", "x: (3, 4), y: (3, 4)"
     ),
-    "a weight that an addition reads too": _of(_also_read(_added)),
-    "a weight that another function reads too": _of(_also_read(_in_another_function)),
-    "a weight that is returned": _of(_also_read(lambda writer, x, w: w), dataflow=False),
-    "weights of two dtypes": _of(_weight_dtypes),
-    "a weight without columns": _of(_known((4, 0), (4, 2), (4, 3))),
-    "two weights with the same numbers": _of(_equal_weights),
-    "an update of x between the products": _of(_update_between),
-    "a call between the products of a function that updates x": _of(_update_in_a_function),
-    "an update of x in a branch between the products": _of(_update_in_a_branch, dataflow=False),
+    "a weight that an addition reads too": _of(
+        _three("more = R.add(y, c4x4)", returned="q, k, v, more"), "x: (3, 4), y: (4, 4)"
+    ),
+    "a weight that another function reads too": _of(
+        _three(), functions="def other(x: (3, 4)): out = R.matmul(x, c4x4)"
+    ),
+    "a weight that is returned": _of(_three(returned="q, k, v, c4x4"), dataflow=False),
+    "weights of two dtypes": _of(
+        """
+q = R.matmul(x, ah4x2, out_dtype="float32"); k = R.matmul(x, b4x2); v = R.matmul(x, c4x2)
+return q, k, v
+"""
+    ),
+    "a weight without columns": _of(_three().replace("a4x2", "a4x0")),
+    "two weights with the same numbers": _of(
+        "q = R.matmul(x, a4x2); k = R.matmul(x, A4x2); v = R.matmul(x, c4x4); return q, k, v"
+    ),
+    "an update of x between the products": _of(
+        CHANGED + _around(f"new = {UPDATE.format('y')}", "y"), functions=SHIFT_KERNEL
+    ),
+    "a call between the products of a function that updates x": _of(
+        _around("new = cls.update(x)"), functions=SHIFT_KERNEL + UPDATE_FUNCTION
+    ),
+    "an update of x in a branch between the products": _of(
+        _around(BRANCH), "x: (3, 4), choose: ('bool',)", functions=SHIFT_KERNEL, dataflow=False
+    ),
     "an update of x in a branch of a branch between the products": _of(
-        partial(_update_in_a_branch, nested=True), dataflow=False
+        _around(f"if choose:\n{textwrap.indent(BRANCH, '    ')}else:\n    new = R.exp(x)"),
+        "x: (3, 4), choose: ('bool',)",
+        functions=SHIFT_KERNEL,
+        dataflow=False,
     ),
     "a call between the products of an inner function that updates x": _of(
-        _update_in_an_inner_function, dataflow=False
+        _around(
+            f"""
+@R.function
+def inner(a: R.Tensor((3, 4), "float32")) -> R.Tensor((3, 4), "float32"):
+    new = {UPDATE.format("a")}
+    return new
+new: R.Tensor((3, 4), "float32") = inner(x)
+"""
+        ),
+        functions=SHIFT_KERNEL,
+        dataflow=False,
     ),
-    "an update of x under another name between the products": _of(_updated_under_another_name),
-    "an update of x by a packed function between the products": _of(_update_by_a_packed_function),
-    "an update of a result between the products": _of(_update_of_a_result),
-    "two tensors of one name": _one_name,
-    "a permute_dims that permutes nothing": _of(_turned(*[((4, 4), [0, 1])] * 3), (4, 4)),
-    "weights that are vectors": _of(_vectors),
-    "a vector times matrices": _of(_three, (4,)),
-    "weights with batches": _of(_known((2, 4, 2), (1, 4, 2), (2, 4, 2), (4, 2)), (2, 3, 4)),
-    "weights that are computed": _of(_computed, (4, 4)),
-    "an x of unknown shape": _of(_beside(_UNKNOWN_SHAPE, 4)),
-    "weights with different numbers of rows": _of(_beside(_M_COLUMNS, 4, 5, 4)),
+    "an update of x under another name between the products": _of(
+        f"{CHANGED}; z = {UPDATE.format('y')}" + _around(f"new = {UPDATE.format('y')}", "z"),
+        functions=SHIFT_KERNEL,
+    ),
+    "an update of x by a packed function between the products": _of(
+        _around(
+            f"new = R.call_inplace_packed('{SHIFT}', x, inplace_indices=[0], "
+            "ty_args=R.Tensor((3, 4), 'float32'))"
+        )
+    ),
+    "an update of a result between the products": _of(
+        """
+q = R.matmul(x, a4x4); k = R.matmul(x, b4x5)
+new = R.call_tir_inplace(cls.shift, (q,), [0], R.Tensor((3, 4), "float32"))
+v = R.matmul(x, c4x4); w = R.matmul(x, d4x3)
+return new, k, v, w
+""",
+        functions=SHIFT_KERNEL,
+    ),
+    "two tensors of one name": _of(
+        f"""
+{CHANGED}
+q = R.matmul(x, a4x2); k = R.matmul(y, b4x5); v = R.matmul(x, c4x4); w = R.matmul(y, d4x3)
+return q, k, v, w
+""",
+        changed_by=with_one_name,
+    ),
+    "a permute_dims that permutes nothing": _of(_permuted([0, 1], [0, 1], [0, 1]), "x: (4, 4)"),
+    "weights that are vectors": _of(
+        "q = R.matmul(x, a4); k = R.matmul(x, b4); v = R.matmul(x, c4); return q, k, v"
+    ),
+    "a vector times matrices": _of(_three(), "x: (4,)"),
+    "weights with batches": _of(
+        """
+q = R.matmul(x, a2x4x2); k = R.matmul(x, b1x4x2); v = R.matmul(x, c2x4x2); w = R.matmul(x, d4x2)
+return q, k, v, w
+""",
+        "x: (2, 3, 4)",
+    ),
+    "weights that are computed": _of(
+        """
+q = R.matmul(x, a4x4)
+twice = R.add(b4x5, b4x5); k = R.matmul(x, twice)
+small = R.tanh(q); v = R.matmul(x, small)
+return q, k, v
+""",
+        "x: (4, 4)",
+    ),
+    "an x of unknown shape": _of(
+        "out = R.matmul(x, a4x5)",
+        functions="def other(x: R.Tensor(dtype='float32', ndim=2)): out = R.matmul(x, b4x2)",
+    ),
+    "weights with different numbers of rows": _of(
+        "out = R.matmul(x, a4x5)",
+        functions="def other(x: (3, 'm')): q = R.matmul(x, b4x2); k = R.matmul(x, c5x2); "
+        "v = R.matmul(x, d4x2); return q, k, v",
+    ),
 }
 CASES = MUST | STAYS
 
 
 def layer(rows: Sequence[int], size: int = 256) -> tvm.IRModule:
     """For each number of rows a function rows_N(x), which multiplies x (N, size) by three weights (size, size)."""
-    builder, numbers = relax.BlockBuilder(), np.random.default_rng(0)
+    letters, text = iter(ascii_lowercase), ""
     for count in rows:
-        x = relax.Var("x", relax.TensorType((count, size), "float32"))
-        with builder.function(f"rows_{count}", [x]):
-            with builder.dataflow():
-                outs = []
-                for _ in range(3):
-                    w = relax.const(numbers.standard_normal((size, size), "float32"))
-                    wt = builder.emit(relax.op.permute_dims(w))
-                    outs.append(builder.emit_output(relax.op.matmul(x, wt)))
-            builder.emit_func_output(relax.Tuple(outs))
-    return builder.get()
+        text += f"def rows_{count}(x: ({count}, {size})):\n"
+        for name in "qkv":
+            text += f"    {name} = R.matmul(x, R.permute_dims({next(letters)}{size}x{size}))\n"
+        text += "    return q, k, v\n"
+    return relax_module(text, **known_weights(text))

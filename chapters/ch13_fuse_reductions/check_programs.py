@@ -199,12 +199,12 @@ class Program:
     length: int = 1
     width: int = 1
     sums: str = "total"
-    numbers: str = "small"
     x: str = "X"
     init: str = "-inf"
     form: str = "weight first"
     loops: str = "as written"
     beside: str = "nothing"
+    numbers: str = "small"
     refused: str = ""
 
     @property
@@ -218,20 +218,20 @@ class Program:
         return SUMS["both" if self.refused == "a sum as a factor" else self.sums]
 
     @property
+    def odd(self) -> dict[str, str]:
+        """The features that are not the plainest."""
+        features = {f.name: getattr(self, f.name) for f in fields(self) if f.type == "str"}
+        return {name: one for name, one in features.items() if one != getattr(Program, name)}
+
+    @property
     def size(self) -> int:
         """What makes it long to read: the number of features that are not the plainest, then its loops."""
-        plain = Program()
-        odd = sum(
-            getattr(self, f.name) != getattr(plain, f.name) for f in fields(self) if f.type == "str"
-        )
-        return 100 * odd + self.rows + self.length + self.width
+        return 100 * len(self.odd) + self.rows + self.length + self.width
 
     @property
     def about(self) -> str:
         """The features that are not the plainest, in a few words."""
-        plain, names = Program(), ("sums", "x", "init", "form", "loops", "beside", "numbers")
-        odd = [f"{n}: {getattr(self, n)}" for n in names if getattr(self, n) != getattr(plain, n)]
-        return "; ".join(odd)
+        return "; ".join(f"{name}: {one}" for name, one in self.odd.items() if name != "refused")
 
 
 def to_fuse() -> st.SearchStrategy[Program]:
@@ -296,7 +296,7 @@ def text(program: Program) -> str:
     """The program as TVMScript."""
     p, why = program, program.refused
     if p.is_written:
-        return _written(why)
+        return _write(why)
     kind = "float16" if p.x == "half" or why == "float16 sums" else "float32"
     sums = "float16" if why == "float16 sums" else "float32"
     shape = (p.length, p.rows) if p.x == "transposed" else (p.rows, p.length)
@@ -329,7 +329,7 @@ def text(program: Program) -> str:
     return _function(params, body)
 
 
-def _written(why: str) -> str:
+def _write(why: str) -> str:
     """One of WRITTEN as TVMScript, with the buffers that it uses."""
     shapes = {"X": (4, 6), "M": (4,), "S": (4,), "W": (4,), "B": (4,), "P": (4, 6)}
     body = WRITTEN[why]
@@ -437,7 +437,7 @@ def _between(p: Program) -> str:
 
 def schedule(program: Program) -> s_tir.Schedule:
     """A schedule of the program, in which its loops are as it says."""
-    sch = s_tir.Schedule(_parsed(text(program)))
+    sch = s_tir.Schedule(_parse(text(program)))
     if program.loops == "first split":
         sch.split(sch.get_loops("maximum")[-1], [None, 2])
     if program.loops == "first turned":
@@ -448,7 +448,7 @@ def schedule(program: Program) -> s_tir.Schedule:
 
 
 @cache
-def _parsed(source: str) -> tirx.PrimFunc:
+def _parse(source: str) -> tirx.PrimFunc:
     """The function; parsing takes as long as the rest of a look at a program, and several looks need it."""
     return from_source(source, {"T": T})
 
@@ -503,13 +503,7 @@ def arrays(program: Program) -> dict[str, np.ndarray]:
 
 def expected(program: Program, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The results in float64. An element is NaN where a NaN or +inf is in its row, or all of the row is -inf."""
-    p = program
-    x = given["X"].astype("float64")
-    x = x.T if p.x == "transposed" else x
-    if p.x == "scaled":
-        x = x * 0.125
-    if p.x == "masked":
-        x = np.where(np.arange(p.length) <= np.arange(p.rows)[:, None], x, -np.inf)
+    p, x = program, _elements(program, given)
     lowest = -np.inf if p.init == "-inf" else float(np.finfo("float32").min)
     with np.errstate(invalid="ignore"):
         largest = np.maximum(x.max(axis=1), lowest)
@@ -529,7 +523,14 @@ def expected(program: Program, given: dict[str, np.ndarray]) -> dict[str, np.nda
 
 def rows_without_maximum(program: Program, given: dict[str, np.ndarray]) -> np.ndarray:
     """Whether all elements of a row are -inf; a fused sum may be 0 there, where the unfused one is NaN."""
-    x = given["X"].T if program.x == "transposed" else given["X"]
+    return np.all(_elements(program, given) == -np.inf, axis=1)
+
+
+def _elements(program: Program, given: dict[str, np.ndarray]) -> np.ndarray:
+    """What the program takes the maximum of, a row for each maximum, in float64."""
+    x = given["X"].astype("float64")
+    if program.x == "transposed":
+        return x.T
     if program.x == "masked":
-        x = np.where(np.arange(program.length) <= np.arange(program.rows)[:, None], x, -np.inf)
-    return np.all(x == -np.inf, axis=1)
+        return np.where(np.arange(program.length) <= np.arange(program.rows)[:, None], x, -np.inf)
+    return x * 0.125 if program.x == "scaled" else x

@@ -29,7 +29,7 @@ from chapters.ch13_fuse_reductions.check_programs import (
 from chapters.checking.draws import find_smallest
 from chapters.checking.expect import Section
 from chapters.checking.programs import listing
-from chapters.checking.time_limit import TookTooLong, limit_time
+from chapters.checking.time_limit import DidNotEnd, TookTooLong, limit_time
 from chapters.child import patience
 from chapters.kit.bench.timing import time_call
 from chapters.kit.cases.guard_zones import compile_once, run_compiled
@@ -55,29 +55,25 @@ WHOSE = "Your fuse_reductions"
 MAKES = "The attention that your fuse_reductions makes"
 
 
-class Hangs(CheckFailed):
-    """The answer did not end."""
-
-
 # --- one program ----------------------------------------------------------------------------------
 
 
-def _shown(sch: s_tir.Schedule) -> str:
+def _show(sch: s_tir.Schedule) -> str:
     try:
         return listing(sch.mod["main"])
     except Exception as error:
         return f"(a module that cannot be printed: {last_line(error)})"
 
 
-def _failed(program: Program, sch: s_tir.Schedule | None, said: str, section=SPECIFICATION, **more):
+def _fail(program: Program, sch: s_tir.Schedule | None, said: str, section=SPECIFICATION, **more):
     """The failure, with the program and, if the answer has changed it, what it has become."""
     parts = [
         more.pop("yours", ""),
         f"the program ({program.about or 'the plainest'}):",
-        _shown(schedule(program)),
+        _show(schedule(program)),
     ]
     if sch is not None:
-        parts += ["after your primitive:", _shown(sch)]
+        parts += ["after your primitive:", _show(sch)]
     kind = more.pop("kind", CheckFailed)
     return kind(f"{WHOSE} {said}.", yours="\n".join(filter(None, parts)), read=str(section), **more)
 
@@ -96,12 +92,12 @@ def _call(
         raise
     except TookTooLong:
         said = f"did not end within {SECONDS:g} s"
-        return _failed(program, None, said, kind=Hangs, expected="a few milliseconds")
+        return _fail(program, None, said, kind=DidNotEnd, expected="a few milliseconds")
     except CheckFailed as failure:
         return failure
     except Exception as error:
         said, place = f"raised {last_line(error)}", where(error, impl._path)
-        return _failed(program, None, said, yours=place, expected="no exception but ScheduleError")
+        return _fail(program, None, said, yours=place, expected="no exception but ScheduleError")
     return None
 
 
@@ -114,7 +110,7 @@ def look_at_fused(impl, program: Program) -> CheckFailed | None:
         return said
     if said is not None:
         expected = "one loop for the maximum and the sum"
-        return _failed(
+        return _fail(
             program,
             None,
             "refuses a program that it must fuse",
@@ -122,14 +118,14 @@ def look_at_fused(impl, program: Program) -> CheckFailed | None:
             expected=expected,
         )
     return (
-        _is_sound(program, sch, handles)
-        or _declares(program, sch)
-        or _is_one_loop(program, sch)
-        or _has_right_numbers(program, sch)
+        _check_schedule(program, sch, handles)
+        or _check_declared(program, sch)
+        or _check_one_loop(program, sch)
+        or _check_numbers(program, sch)
     )
 
 
-def _is_sound(program: Program, sch: s_tir.Schedule, handles: list) -> CheckFailed | None:
+def _check_schedule(program: Program, sch: s_tir.Schedule, handles: list) -> CheckFailed | None:
     """Whether the result is a schedule that other primitives can go on with."""
     why = "Other primitives go on from what this one leaves."
     try:
@@ -140,16 +136,16 @@ def _is_sound(program: Program, sch: s_tir.Schedule, handles: list) -> CheckFail
     except Exception as error:
         expected = "a well-formed function with a block `maximum` in it"
         said = "leaves a schedule that is not whole"
-        return _failed(program, sch, said, yours=last_line(error), expected=expected, why=why)
+        return _fail(program, sch, said, yours=last_line(error), expected=expected, why=why)
     if not same:
         said = "leaves a schedule whose handles do not find what is in its module"
-        return _failed(
+        return _fail(
             program, sch, said, expected="`sch.state.replace` of what has changed", why=why
         )
     return None
 
 
-def _declares(program: Program, sch: s_tir.Schedule) -> CheckFailed | None:
+def _check_declared(program: Program, sch: s_tir.Schedule) -> CheckFailed | None:
     """Whether the block says of each buffer that it reads or writes."""
     block = sch.get(sch.get_sblock("maximum"))
     parts = [block.body, *([block.init] if block.init is not None else [])]
@@ -164,11 +160,11 @@ def _declares(program: Program, sch: s_tir.Schedule) -> CheckFailed | None:
         if left := sorted(names - known):
             said = f"makes a block that uses {', '.join(left)}, and its {word} does not say so"
             why = "Primitives and TVM's passes go by what a block declares."
-            return _failed(program, sch, said, expected=f"{word} with {', '.join(left)}", why=why)
+            return _fail(program, sch, said, expected=f"{word} with {', '.join(left)}", why=why)
     return None
 
 
-def _is_one_loop(program: Program, sch: s_tir.Schedule) -> CheckFailed | None:
+def _check_one_loop(program: Program, sch: s_tir.Schedule) -> CheckFailed | None:
     """Whether every x is read in the loops of the maximum, apart from the blocks that have nothing to do with it."""
     loop = sch.get(sch.get_loops("maximum")[-1])
     func = sch.mod["main"]
@@ -179,29 +175,27 @@ def _is_one_loop(program: Program, sch: s_tir.Schedule) -> CheckFailed | None:
     if left:
         said = "leaves a second loop over the elements of X"
         why = "The loop of the maximum must make the sums too, so that an element is needed only once."
-        return _failed(
-            program, sch, said, expected="all of X read in the loop of `maximum`", why=why
-        )
+        return _fail(program, sch, said, expected="all of X read in the loop of `maximum`", why=why)
     return None
 
 
-def _has_right_numbers(program: Program, sch: s_tir.Schedule) -> CheckFailed | None:
+def _check_numbers(program: Program, sch: s_tir.Schedule) -> CheckFailed | None:
     given = arrays(program)
     try:
         results = run_compiled(sch.mod, list(given.values()))
     except Exception as error:
         said = "makes a program that does not compile or run"
-        return _failed(program, sch, said, yours=last_line(error), expected="numbers")
+        return _fail(program, sch, said, yours=last_line(error), expected="numbers")
     yours = dict(zip(given, results, strict=True))
     wanted, empty = expected(program, given), rows_without_maximum(program, given)
     unknown = np.isnan(wanted["M"])
     for name, right in wanted.items():
-        if (place := _first_wrong(name, yours[name], right, unknown, empty)) is None:
+        if (place := _find_wrong(name, yours[name], right, unknown, empty)) is None:
             continue
         x = given["X"].T if program.x == "transposed" else given["X"]
         row = ", ".join(f"{v:g}" for v in x[place[0]])
         said = f"gives another `{name}[{', '.join(map(str, place))}]`"
-        return _failed(
+        return _fail(
             program,
             sch,
             said,
@@ -214,7 +208,7 @@ def _has_right_numbers(program: Program, sch: s_tir.Schedule) -> CheckFailed | N
     return None
 
 
-def _first_wrong(name: str, yours, right, unknown, empty) -> tuple[int, ...] | None:
+def _find_wrong(name: str, yours, right, unknown, empty) -> tuple[int, ...] | None:
     """The first element that is wrong; None if all are right.
 
     unknown: the rows with a NaN, whose maximum depends on the order. empty: the rows whose elements are all -inf.
@@ -248,24 +242,24 @@ def look_at_refused(impl, program: Program) -> CheckFailed | None:
             return None
         what = "refuses, and leaves the schedule changed"
         why = "Decide before you change anything."
-        return _failed(program, sch, what, REFUSE, expected="the schedule as it was", why=why)
+        return _fail(program, sch, what, REFUSE, expected="the schedule as it was", why=why)
     if same:
-        what = f"neither fuses nor refuses {_with(program)}"
-        return _failed(
+        what = f"neither fuses nor refuses {_name(program)}"
+        return _fail(
             program, None, what, REFUSE, expected="a ScheduleError with the reason", why=why
         )
-    what = f"fuses {_with(program)}"
-    found = _both_results(program, sch)
-    return _failed(
+    what = f"fuses {_name(program)}"
+    found = _compare_runs(program, sch)
+    return _fail(
         program, sch, what, REFUSE, expected="a ScheduleError with the reason", why=why, yours=found
     )
 
 
-def _with(program: Program) -> str:
+def _name(program: Program) -> str:
     return f"a program that it must refuse ({program.refused})"
 
 
-def _both_results(program: Program, sch: s_tir.Schedule) -> str:
+def _compare_runs(program: Program, sch: s_tir.Schedule) -> str:
     """One element that the fused and the unfused program give differently; "" if no result of one run differs."""
     given = arrays(program)
     try:
@@ -276,7 +270,7 @@ def _both_results(program: Program, sch: s_tir.Schedule) -> str:
         return f"what it makes does not compile or run: {last_line(error)}"
     for name, a, b in zip(given, fused, unfused, strict=True):
         if (
-            place := _first_wrong("S", a, b, np.zeros(len(a), bool), np.zeros(len(a), bool))
+            place := _find_wrong("S", a, b, np.zeros(len(a), bool), np.zeros(len(a), bool))
         ) is not None:
             at = ", ".join(map(str, place))
             return (
@@ -300,7 +294,7 @@ def _judge(look, impl, programs, plain=()) -> None:
         draws=DRAWS,
         tries=50,
         hangs=2,
-        is_hang=lambda failure: isinstance(failure, Hangs),
+        is_hang=lambda failure: isinstance(failure, DidNotEnd),
     )
     if failure is not None:
         raise failure
@@ -319,19 +313,19 @@ def test_13_1_what_it_must_refuse(impl) -> None:
 def test_13_1_attention_stores_no_scores(impl) -> None:
     """attention has right numbers, and memory for one score instead of all"""
     for sizes in ((1, 1, 1, 1), (2, 3, 2, 2), (5, 7, 3, 4), (3, 16, 4, 1)):
-        sch = _fused_attention(impl, sizes)
+        sch = _fuse_attention(impl, sizes)
         q, k, v = attention.numbers(*sizes, seed=1)
         out = np.full((sizes[0], sizes[3]), 77, "float32")
         *_, yours = run_compiled(sch.mod, [q, k, v, out])
         NUMBERS.close(
             yours,
             attention.in_float64(q, k, v),
-            f"{MAKES}, of {_named(sizes)}, gives other numbers.",
+            f"{MAKES}, of {_name_sizes(sizes)}, gives other numbers.",
             rtol=1e-4,
         )
     rows, keys, depth, width = 4, 64, 8, 8
     few, many = (
-        attention.allocated(_fused_attention(impl, (rows, n, depth, width)))
+        attention.allocated(_fuse_attention(impl, (rows, n, depth, width)))
         for n in (keys, 2 * keys)
     )
     SPECIFICATION.that(
@@ -343,11 +337,11 @@ def test_13_1_attention_stores_no_scores(impl) -> None:
     )
 
 
-def _named(sizes) -> str:
+def _name_sizes(sizes) -> str:
     return "{} rows, {} keys, depth {} and width {}".format(*sizes)
 
 
-def _fused_attention(impl, sizes) -> s_tir.Schedule:
+def _fuse_attention(impl, sizes) -> s_tir.Schedule:
     try:
         with limit_time(4 * SECONDS):
             return attention.fused(*sizes, impl)
@@ -355,11 +349,12 @@ def _fused_attention(impl, sizes) -> s_tir.Schedule:
         raise
     except TookTooLong:
         raise SPECIFICATION.failed(
-            f"{WHOSE} did not end on attention of {_named(sizes)}.", expected="a few milliseconds"
+            f"{WHOSE} did not end on attention of {_name_sizes(sizes)}.",
+            expected="a few milliseconds",
         ) from None
     except Exception as error:
         raise SPECIFICATION.failed(
-            f"Attention of {_named(sizes)} cannot be fused: {last_line(error)}",
+            f"Attention of {_name_sizes(sizes)} cannot be fused: {last_line(error)}",
             expected='`fuse_reductions` with "total" and with "weighted", and then `compute_at` of the scores',
             why="compute_at needs a block `maximum` that declares what it reads, and no other reader of the scores.",
         ) from None
@@ -371,7 +366,7 @@ def test_13_1_attention_is_not_slower(impl) -> None:
     q, k, v = attention.numbers(*sizes, seed=2)
     calls = {}
     for name, sch in (
-        ("fused", _fused_attention(impl, sizes)),
+        ("fused", _fuse_attention(impl, sizes)),
         ("unfused", attention.unfused(*sizes)),
     ):
         kernel = compile_once(sch.mod, llvm_host()["target"])["main"]
@@ -383,7 +378,7 @@ def test_13_1_attention_is_not_slower(impl) -> None:
         NUMBERS.close(
             out.numpy(),
             right,
-            f"The {name} attention of {_named(sizes)} gives other numbers.",
+            f"The {name} attention of {_name_sizes(sizes)} gives other numbers.",
             rtol=1e-3,
         )
     taken: dict[str, list[float]] = {name: [] for name in calls}
@@ -394,7 +389,7 @@ def test_13_1_attention_is_not_slower(impl) -> None:
     SPECIFICATION.that(
         fused <= SLOWER * unfused,
         f"{MAKES} takes {fused / unfused:.1f} times as long as the unfused one.",
-        expected=f"at most {SLOWER:g} times, for {_named(sizes)}",
+        expected=f"at most {SLOWER:g} times, for {_name_sizes(sizes)}",
         yours=f"{fused * 1e3:.3g} ms; unfused {unfused * 1e3:.3g} ms",
         why="A step needs one exp, for the weight. The factor is 1 unless the maximum rises.",
     )

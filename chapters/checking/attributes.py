@@ -14,29 +14,31 @@ from chapters.checking.expect import Section
 A_PASS = Section("chapters/ch01_walk_the_ir/lesson.md", "A pass is a function")
 
 
-def plain(value: object) -> object:
+def to_python(value: object) -> object:
     """An attribute's value in Python's own types."""
     if isinstance(value, dict | tvm_ffi.Map):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): to_python(one) for key, one in value.items()}
     if isinstance(value, list | tuple | tvm_ffi.Array):
-        return [plain(one) for one in value]
+        return [to_python(one) for one in value]
     return value
 
 
 def attributes(mod: tvm.IRModule) -> dict[str, dict[str, object]]:
     """The attributes of every function of `mod`, by the function's name."""
     return {
-        gvar.name_hint: {key: plain(value) for key, value in sorted(dict(func.attrs or {}).items())}
+        gvar.name_hint: {
+            key: to_python(value) for key, value in sorted(dict(func.attrs or {}).items())
+        }
         for gvar, func in sorted(mod.functions_items(), key=lambda item: item[0].name_hint)
     }
 
 
-def _of_the_module(mod: tvm.IRModule) -> object:
+def _read_module_facts(mod: tvm.IRModule) -> object:
     """What the module itself carries besides its functions: its attributes, and the names of its global infos."""
-    return {"attrs": plain(dict(mod.attrs or {})), "global_infos": sorted(mod.global_infos)}
+    return {"attrs": to_python(dict(mod.attrs or {})), "global_infos": sorted(mod.global_infos)}
 
 
-def _kind(func: object) -> str:
+def _name_kind(func: object) -> str:
     return {relax.Function: "the Relax function", tirx.PrimFunc: "the PrimFunc"}.get(
         type(func), "the external function"
     )
@@ -62,14 +64,14 @@ def attaches(
     for gvar, func in mod.functions_items():
         name = gvar.name_hint
         more = extra(name) if isinstance(func, relax.Function) else {}
-        _attributes_are(
-            f"{_kind(func)} `{name}`", before[name], more, after[name], whose, read, read_not
+        _check_attributes(
+            f"{_name_kind(func)} `{name}`", before[name], more, after[name], whose, read, read_not
         )
         if more:
             wanted[gvar] = func.with_attrs(more)
     what = f"Your {whose} lost or changed the attributes or the global infos of the module itself."
     why = "IRModule(functions) keeps only the functions. `mod.clone()` copies what belongs to the module too."
-    A_PASS.equal(_of_the_module(result), _of_the_module(mod), what, why=why)
+    A_PASS.equal(_read_module_facts(result), _read_module_facts(mod), what, why=why)
     why = "An attach pass adds a fact. It must not change what the functions compute."
     read.same_ir(result, wanted, f"Your {whose} changed more than attributes.", why=why)
     if settles:
@@ -77,7 +79,7 @@ def attaches(
     return result
 
 
-def _attributes_are(
+def _check_attributes(
     who: str,
     before: dict,
     more: dict,
@@ -107,4 +109,4 @@ def _attributes_are(
             yours=f"{after[key]!r}, a{'' if isinstance(after[key], bool) else 'n'} {type(after[key]).__name__}",
             why="True and 1 are different attributes: two modules that differ in this are not equal.",
         )
-        read.equal(after[key], plain(value), what)
+        read.equal(after[key], to_python(value), what)

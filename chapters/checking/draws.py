@@ -55,7 +55,7 @@ def find_smallest(
     best: list[tuple[int, Exception]] = []
     left = {"tries": tries, "hangs": hangs}
 
-    def look(program: Program) -> None:
+    def try_program(program: Program) -> None:
         if best and not (left["tries"] and left["hangs"]):
             return
         failure = failure_of(program)
@@ -77,5 +77,5 @@ def find_smallest(
     )
     # once the tries are used up, Hypothesis calls the function flaky: then the best is known
     with contextlib.suppress(_Wrong, HypothesisException):
-        seed(0)(quiet(given(programs)(look)))()
+        seed(0)(quiet(given(programs)(try_program)))()
     return best[0][1] if best else None

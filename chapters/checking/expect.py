@@ -7,6 +7,7 @@ result when run twice, lower cost.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -64,11 +65,6 @@ def has_keys(yours: object, keys: Iterable[str], what: str) -> None:
     that(right, what, expected=expected, yours=repr(yours)[:200])
 
 
-def copy_of(mod: tvm.IRModule) -> tvm.IRModule:
-    """A new IRModule with the same functions (functions are immutable and may be shared)."""
-    return mod.clone()
-
-
 def returns(
     result: object,
     kind: type | tuple[type, ...],
@@ -105,16 +101,15 @@ def has_function(mod: tvm.IRModule, name: str, whose: str) -> None:
     )
 
 
+def public_functions(mod: tvm.IRModule) -> list[str]:
+    """The names of the Relax functions with the attribute `global_symbol`."""
+    functions = relax_functions(mod).items()
+    return [name for name, func in functions if "global_symbol" in (func.attrs or {})]
+
+
 def keeps_public_functions(mod: tvm.IRModule, before: tvm.IRModule, whose: str, read: str) -> None:
-    """`mod` has the public functions of `before`: those with the attribute `global_symbol`."""
-    names, wanted = (
-        {
-            name
-            for name, func in relax_functions(one).items()
-            if "global_symbol" in (func.attrs or {})
-        }
-        for one in (mod, before)
-    )
+    """`mod` has the public functions of `before`."""
+    names, wanted = (set(public_functions(one)) for one in (mod, before))
     lost = wanted - names
     first = min(lost or names - wanted, default="")
     that(
@@ -142,7 +137,7 @@ def outcome(
     """("numbers", the results of main after `transform`), or where that failed and TVM's last line."""
     where = "the pass raised"
     try:
-        after = transform(copy_of(mod))
+        after = transform(mod.clone())
         where = "ill-formed"
         relax.analysis.well_formed(after)
         where = "does not run"
@@ -169,7 +164,7 @@ def well_formed(mod: tvm.IRModule, whose: str, why: str = "") -> None:
     try:
         relax.analysis.well_formed(mod)
     except Exception as error:
-        name, text = _faulty(mod)
+        name, text = _find_faulty(mod)
         said = re.sub(
             r"Function 0x[0-9a-f]+", f"`{name}`" if name else "A function", last_line(error)
         )
@@ -177,11 +172,11 @@ def well_formed(mod: tvm.IRModule, whose: str, why: str = "") -> None:
             f"{whose} returned a module that is not well-formed: {said}",
             expected="every variable defined before it is used, every type in place",
             yours=text,
-            why=f"{_about(str(error))} {why}".strip(),
+            why=f"{_explain(str(error))} {why}".strip(),
         ) from None
 
 
-def _faulty(mod: tvm.IRModule) -> tuple[str, str]:
+def _find_faulty(mod: tvm.IRModule) -> tuple[str, str]:
     """Name and text of the first Relax function that is not well-formed alone, else "" and the module; not too long."""
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function) and not relax.analysis.check_well_formed(func):
@@ -196,7 +191,7 @@ def script(program: tvm.IRModule | relax.Function) -> str:
     return "\n".join([*lines[:MOST_LINES], *([f"... {left} more lines"] if left > 0 else [])])
 
 
-def _about(violation: str) -> str:
+def _explain(violation: str) -> str:
     if "used outside DataflowBlock" in violation:
         return "A variable that leaves its dataflow block is emitted with `emit_output`, the others with `emit`."
     if "within a dataflow block" in violation:
@@ -214,7 +209,7 @@ def apply(
     `whose` names the pass in messages; `why` is said of a result that is not well-formed. Exceptions of the answer pass
     through, with the program it was given as their `given`; the worker words them.
     """
-    given, before = copy_of(mod), copy_of(mod)
+    given, before = mod.clone(), mod.clone()
     try:
         result = transform(given)
     except (NotImplementedError, CheckFailed):
@@ -222,7 +217,7 @@ def apply(
     except Exception as error:
         # how TVM says that a module_pass returned None
         if "return value of a module pass must be set" not in str(error):
-            error.given = script(_stumbles_over(transform, before, error))
+            error.given = script(_find_function(transform, before, error))
             raise
         result = None
     returns_module(result, whose, why=NEXT)
@@ -231,7 +226,7 @@ def apply(
     return result
 
 
-def _stumbles_over(
+def _find_function(
     transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, error: Exception
 ) -> tvm.IRModule | relax.Function:
     """The first function of `mod` that, alone in a module, makes `transform` raise the same error; else `mod`."""
@@ -258,16 +253,7 @@ def runs_twice_the_same(
     """`transform` does not change its own result `once` when it runs again."""
     said = f"{whose} changed its own result when it ran a second time."
     why = "A pipeline may run a pass again; a pass that finds nothing to do must change nothing."
-    same_ir(transform(copy_of(once)), once, said, why=why)
-
-
-def settles(
-    transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, whose: str
-) -> tvm.IRModule:
-    """`apply`, whose result a second run does not change."""
-    once = apply(transform, mod, whose)
-    runs_twice_the_same(transform, once, whose)
-    return once
+    same_ir(transform(once.clone()), once, said, why=why)
 
 
 def run(mod: tvm.IRModule, name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -322,6 +308,16 @@ def close(
     )
 
 
+def _with_section(ask: Callable) -> Callable:
+    """`ask` as a method of a Section, which is where to read on."""
+
+    @functools.wraps(ask)
+    def method(section: Section, *args: object, **more: object) -> object:
+        return ask(*args, read=str(section), **more)
+
+    return method
+
+
 class Section(str):
     """Where to read on: a section of a lesson. Failures that are raised through it name that section."""
 
@@ -331,14 +327,13 @@ class Section(str):
     def __reduce__(self):  # pickled as plain text, for another process
         return str, (str(self),)
 
-    def equal(self, yours: object, expected: object, what: str, **more: object) -> None:
-        equal(yours, expected, what, read=str(self), **more)
-
-    def that(self, condition: bool, what: str, **more: object) -> None:
-        that(condition, what, read=str(self), **more)
-
-    def predicted(self, yours: object, counted: float, what: str, **more: object) -> None:
-        predicted(yours, counted, what, read=str(self), **more)
+    equal = _with_section(equal)
+    that = _with_section(that)
+    predicted = _with_section(predicted)
+    close = _with_section(close)
+    same_ir = _with_section(same_ir)
+    returns = _with_section(returns)
+    failed = _with_section(CheckFailed)  # the failure, to be raised
 
     def each_predicted(
         self, yours: object, counted: dict[str, float], whose: str, what: str, *, why: str
@@ -347,16 +342,3 @@ class Section(str):
         has_keys(yours, counted, f"{whose} does not return a dict with these numbers.")
         for key, number in counted.items():
             self.predicted(yours[key], number, what.format(key), why=why)
-
-    def close(self, yours: np.ndarray, expected: np.ndarray, what: str, **more: object) -> None:
-        close(yours, expected, what, read=str(self), **more)
-
-    def same_ir(self, yours: tvm.IRModule, expected: tvm.IRModule, what: str, *, why: str) -> None:
-        same_ir(yours, expected, what, why=why, read=str(self))
-
-    def returns(self, result: object, kind, whose: str, named: str, **more: object) -> None:
-        returns(result, kind, whose, named, read=str(self), **more)
-
-    def failed(self, what: str, **more: object) -> CheckFailed:
-        """The failure, to be raised."""
-        return CheckFailed(what, read=str(self), **more)

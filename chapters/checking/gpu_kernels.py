@@ -73,10 +73,10 @@ def launch(
     """Run `func` on `given`, in place; a fault that the engine finds in the kernel becomes a CheckFailed."""
     webgpu = target.kind.name == "webgpu"
     engine = wgsl_on_vulkan.run_wgsl if webgpu else cuda_on_cpu.CudaOnCpu(backwards)
-    return ran(lambda: host_program(func, target), engine, given, read)
+    return _run(lambda: host_program(func, target), engine, given, read)
 
 
-def ran(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launch]:
+def _run(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launch]:
     """The launches of the program that `make` compiles, executed by `engine` on `given`."""
     try:
         program = make()
@@ -115,7 +115,7 @@ def ran(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launc
         ) from None
 
 
-def right(d: np.ndarray, given: list[np.ndarray], how: str, why: str, read: str) -> None:
+def _check_numbers(d: np.ndarray, given: list[np.ndarray], how: str, why: str, read: str) -> None:
     """`d` is the layer of given[:3]."""
     what = f"The result is not A times B transposed plus the bias, run {how}."
     atol = 1e-4 * given[0].shape[1] ** 0.5
@@ -130,7 +130,7 @@ def layer(
     for seed, (how, target, backwards) in enumerate(engines(dtype, wgsl=wgsl)):
         given = arrays(*size, dtype, seed)
         launches = launch(func, given, target, backwards, read)
-        right(given[3], given, how, why, read)
+        _check_numbers(given[3], given, how, why, read)
     return launches
 
 

@@ -126,7 +126,7 @@ class _Writer:
         self.stmt(block.body, depth + 1)
 
 
-def _filled(poison: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def _fill(poison: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return np.full(shape, poison if np.dtype(dtype).itemsize > 1 else 77, dtype)
 
 
@@ -145,6 +145,6 @@ def interpret(func: tirx.PrimFunc, arguments: list, poison: int = POISON) -> Non
     writer.stmt(func.body, 1)
     text = f"def run({', '.join(names)}):\n" + "\n".join(writer.lines)
     space = {"_load": _load, "_store": _store, "_cast": _cast, "math": math}
-    space["_poison"] = partial(_filled, poison)
+    space["_poison"] = partial(_fill, poison)
     exec(text, space)
     space["run"](*arguments)

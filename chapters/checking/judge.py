@@ -61,8 +61,8 @@ def judge_pass(
         found = (count or count_operators)(result)
         here = {name: found.get(name, 0) for name in calls}
         what = f"{whose} leaves the wrong calls in {title}."
-        yours = _times(here) + "\n" + expect.script(result)
-        expect.that(here == calls, what, expected=_times(calls), yours=yours, **more)
+        yours = _list_times(here) + "\n" + expect.script(result)
+        expect.that(here == calls, what, expected=_list_times(calls), yours=yours, **more)
     if stays:
         what = f"{whose} changes {title}, which it must leave alone."
         expect.same_ir(result, mod, what, **more)
@@ -84,7 +84,7 @@ def count_operators(mod: tvm.IRModule) -> Counter[str]:
     return Counter(op.name.removeprefix("relax.") for op in ops if isinstance(op, tvm.ir.Op))
 
 
-def _times(calls: Mapping[str, int]) -> str:
+def _list_times(calls: Mapping[str, int]) -> str:
     return ", ".join(f"{name}: {times}" for name, times in calls.items())
 
 
@@ -106,26 +106,21 @@ def same_numbers(
     title: what the program is. functions: the functions to compare, and what each of them is.
     """
     if functions is None:
-        public = _public(before)
+        public = expect.public_functions(before)
         functions = {f: f"{title}, in `{f}`" if len(public) > 1 else title for f in public}
     try:
         _compare(before, after, whose, functions, why, read)
     except Exception:
         # compiling one module is fast; if it fails, find the function that fails by itself
         for name in functions if len(functions) > 1 else ():
-            both = (_alone(mod, name) for mod in (before, after))
+            both = (_keep_one(mod, name) for mod in (before, after))
             _compare(*both, whose, {name: functions[name]}, why, read)
         raise
 
 
-def _public(mod: tvm.IRModule) -> list[str]:
-    found = [(g.name_hint, f) for g, f in mod.functions_items() if isinstance(f, relax.Function)]
-    return [name for name, func in found if "global_symbol" in (func.attrs or {})]
-
-
-def _alone(mod: tvm.IRModule, name: str) -> tvm.IRModule:
+def _keep_one(mod: tvm.IRModule, name: str) -> tvm.IRModule:
     """`mod` without its other public Relax functions."""
-    others = set(_public(mod)) - {name}
+    others = set(expect.public_functions(mod)) - {name}
     return tvm.IRModule({g: f for g, f in mod.functions_items() if g.name_hint not in others})
 
 
@@ -175,8 +170,8 @@ def observe_pass(
     two digits.
     """
 
-    def seen(mod: tvm.IRModule) -> str:
-        given = expect.copy_of(mod)
+    def describe(mod: tvm.IRModule) -> str:
+        given = mod.clone()
         after = make()(given)
         unchanged = tvm_ffi.structural_equal(given, mod)
         facts: list[object] = [unchanged, not unchanged and after.same_as(given)]
@@ -189,9 +184,9 @@ def observe_pass(
                 named = getattr(callee, "name_hint", "") or getattr(callee, "name", "a closure")
                 facts.append(f"{named} {call.attrs or ''} {call.ty}")
         facts.append(well_formed := relax.analysis.check_well_formed(after))
-        for name in _public(mod) if runs and well_formed else ():
+        for name in expect.public_functions(mod) if runs and well_formed else ():
             results = expect.call(expect.machine(after), name, arguments(mod[name]))
             facts += [np.round(one.astype("float64"), 2).tolist() for one in results]
         return str(facts)
 
-    return [lambda mod=mod: seen(mod) for mod in mods]
+    return [lambda mod=mod: describe(mod) for mod in mods]

@@ -74,11 +74,11 @@ class Value:
 
 @dataclass(frozen=True)
 class Module:
-    """A module, arguments for its function main, and what main must return."""
+    """A module, arguments for its function main, and what main must return: without `results`, what it returns here."""
 
     mod: tvm.IRModule
     arguments: list
-    results: list[np.ndarray]
+    results: list[np.ndarray] | None = None
 
 
 def own_variables(dims: Sequence) -> tuple:

@@ -9,9 +9,15 @@ import threading
 import time
 from collections.abc import Iterator
 
+from chapters.runner.failure import CheckFailed
+
 
 class TookTooLong(Exception):
     """The body of `limit_time` did not end in time."""
+
+
+class DidNotEnd(CheckFailed):
+    """The failure of an answer that was stopped."""
 
 
 @contextlib.contextmanager

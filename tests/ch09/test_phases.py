@@ -13,7 +13,6 @@ from tvm.target import Target
 
 from chapters.ch09_the_compiler.check_programs import halve, linear
 from chapters.ch09_the_compiler.check_queries import (
-    attributes,
     calls_of,
     has_loop,
     launches,
@@ -23,7 +22,7 @@ from chapters.ch09_the_compiler.check_queries import (
     unscheduled,
     uses_tensor_cores,
 )
-from chapters.checking.programs import kernels
+from chapters.checking.programs import attributes_as_text, kernels
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
@@ -124,7 +123,7 @@ def test_every_fact_arrives_and_only_the_vocabulary_is_bound():
     )["attach"]
     assert symbols(run_passes(passes[:1], Serving, target))["decode"] == ["batch_size"]
     result = run_passes(passes, Serving, target)
-    found = attributes(result, "decode")
+    found = attributes_as_text(result["decode"].attrs)
     assert "16" in found["tir_var_upper_bound"]
     assert "batch_size" in found["relax.rewrite_cuda_graph.capture_symbolic_vars"]
     assert found["pipeline_parallel_stages"] == "2"

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.ch09_the_compiler.check_queries import calls, unscheduled
+from chapters.ch09_the_compiler.check_queries import unscheduled
 from chapters.checking.programs import kernels
 from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.ir.relax_effects import calls_in
 from solutions.ch09_the_compiler.pipeline import ScheduleMatmuls
 from tests.support.compiled import after_phases, draw, run_main
 from tests.support.epilogues import EPILOGUES, sigmoid
@@ -56,7 +57,7 @@ def test_a_product_and_its_epilogue_are_one_scheduled_kernel_with_right_numbers(
     mod, rows = linear_module(said, text), [37 if dim == "n" else dim for dim in said]
     assert all_products_are_scheduled(mod)
     scheduled = after_phases(mod, QUICK_HERE)
-    (call,) = (c for c in calls(scheduled, "main") if isinstance(c.args[0], tvm.ir.GlobalVar))
+    (call,) = (c for c in calls_in(scheduled["main"]) if isinstance(c.args[0], tvm.ir.GlobalVar))
     x, w, b, r = arrays = draw((*rows, K), (N, K), (N,), (*rows, N))
     given = dict(zip((p.name for p in scheduled["main"].params), arrays, strict=True))
     poison = np.full((*rows, N), np.nan, str(call.ty.dtype))

@@ -297,7 +297,7 @@ def test_an_exercise_is_checked_up_to_its_first_failure(examiner, answer):
 def test_a_check_that_cannot_go_on_names_its_own_line():
     """Not the line of TVM, in Python or in C++, in which the exception was raised."""
     with pytest.raises(Exception) as raised:
-        ch03._kernel(SimpleNamespace(nt_matmul=lambda *_: None), [7, 5], [4, 5])
+        ch03._make_kernel(SimpleNamespace(nt_matmul=lambda *_: None), [7, 5], [4, 5])
     yours = _describe_exception(raised.value, Path("first_module.py"), "").failure.yours
     assert "of chapters/ch03_transpose_matmul/checks.py: return te.create_prim_func" in yours
 

@@ -44,13 +44,13 @@ def test_neither_the_number_nor_the_direction_is_said():
 @pytest.mark.parametrize(("chapter", "exercise", "name"), MISTAKES)
 def test_no_failure_says_the_number(tmp_path, chapter, exercise, name, monkeypatch):
     counted = []
-    ask = expect.predicted
+    ask = expect.Section.predicted
 
-    def noted(yours, number, *arguments, **more):
+    def noted(section, yours, number, *arguments, **more):
         counted.append(number)
-        ask(yours, number, *arguments, **more)
+        ask(section, yours, number, *arguments, **more)
 
-    monkeypatch.setattr(expect, "predicted", noted)
+    monkeypatch.setattr(expect.Section, "predicted", noted)
     checks = importlib.import_module(f"chapters.{chapter.slug}.checks")
     answer = mistaken(tmp_path, chapter, name)
     with pytest.raises(CheckFailed) as failed:
@@ -59,7 +59,7 @@ def test_no_failure_says_the_number(tmp_path, chapter, exercise, name, monkeypat
                 getattr(checks, check.name)(answer)
     said = failed.value.failure
     texts = " ".join((said.what, said.expected, said.why)).replace(",", "")
-    assert counted, "a prediction is compared by expect.predicted"
+    assert counted, "a prediction is compared by `predicted` of a Section"
     asked = inspect.getdoc(getattr(load(chapter.solution), exercise.name))
     assert not _find_numbers(texts) & {float(counted[-1])} - _find_numbers(asked), texts
     assert said.expected == "another number"
