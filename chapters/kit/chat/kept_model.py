@@ -8,7 +8,6 @@ has changed since, the entry is not used and made anew.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from chapters.child import ROOT
 from chapters.kit.chat.model_cache import UNFINISHED, sweep
-from chapters.kit.kept_files import cache_folder, hash_of
+from chapters.kit.kept_files import cache_folder, hash_of, short_hash
 from chapters.kit.machine import instruction_sets, versions
 
 # bytes that must be free beside what is kept: a decoder takes a few megabytes, for a moment twice
@@ -59,7 +58,7 @@ def load_or_compile(
     except OSError:  # no folder, such as a link to itself, or one that cannot be written to
         return compile_it(), False
     everything = facts, instruction_sets(), versions("apache-tvm", "apache-tvm-ffi")
-    folder = compiled / hashlib.sha256(repr(everything).encode()).hexdigest()[:24]
+    folder = compiled / short_hash(repr(everything))
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         manifest, library = read_manifest(folder), folder / LIBRARY
         files = manifest["files"].items()

@@ -11,7 +11,6 @@ it was changed last. What was packed has a checksum, so a damaged entry is made 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from chapters.child import ROOT
 from chapters.kit.chat.kept_model import keep_entry, private_folder, read_manifest
 from chapters.kit.chat.weights import Weights
-from chapters.kit.kept_files import hash_of
+from chapters.kit.kept_files import hash_of, short_hash
 
 MOST_BYTES = 1 << 30  # of all entries; a model that is larger is packed at each start
 PACKED = "weights"
@@ -59,8 +58,7 @@ class PackedWeights(Weights):
         state = os.stat(self.file.path)
         file = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
         code = [hash_of(ROOT / f"chapters/kit/{name}.py") for name in CODE]
-        facts = repr((file, code, self.config, self.lanes))
-        return hashlib.sha256(facts.encode()).hexdigest()[:24]
+        return short_hash(repr((file, code, self.config, self.lanes)))
 
 
 def _read(path: Path, room: np.ndarray) -> int:

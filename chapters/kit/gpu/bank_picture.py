@@ -48,8 +48,8 @@ def read_of_column(padding: int) -> StagedRead:
     return StagedRead(access, WARP, WARP * BANK_BYTES, padding)
 
 
-def bank_picture(tiles: Mapping[str, Sequence[StagedRead]], start: int = 0) -> Stepper:
-    """The picture. All tiles have the same paddings; start: which one it opens at."""
+def bank_picture(tiles: Mapping[str, Sequence[StagedRead]]) -> Stepper:
+    """The picture. All tiles have the same paddings."""
     paddings = [[read.padding for read in reads] for reads in tiles.values()]
     if any(one != paddings[0] for one in paddings):
         raise ValueError(f"The tiles have different paddings: {paddings}.")
@@ -60,7 +60,7 @@ def bank_picture(tiles: Mapping[str, Sequence[StagedRead]], start: int = 0) -> S
     )
     dials = {"Padding per row": [f"{padding} bytes" for padding in paddings[0]]}
     title = "The 32 banks of shared memory, and the words that a warp reads"
-    return Stepper(title, panels, "banks", start, "Tile", caption, dials)
+    return Stepper(title, panels, "banks", asks="Tile", caption=caption, dials=dials)
 
 
 def _panel(name: str, reads: Sequence[StagedRead]) -> Panel:

@@ -14,22 +14,21 @@ from chapters.kit.gpu.cuda_resources import Resources, resources
 from chapters.kit.gpu.gpus import architecture
 from chapters.kit.gpu.launches import HostProgram, lowered
 from chapters.kit.gpu.limits import WARP
-from chapters.kit.gpu.targets import cuda
+from chapters.kit.gpu.targets import CUDA, cuda
 from chapters.kit.gpu.warp_access import accesses, bytes_moved, conflicts
 from chapters.kit.ir.tensor_ir import nodes
 
 
-def memory_table(kernels: Mapping[str, tirx.PrimFunc], arch: str = "sm_90a") -> Table:
+def memory_table(kernels: Mapping[str, tirx.PrimFunc]) -> Table:
     """For each kernel: bytes loaded of A and B, bytes of its widest load, barriers in its text, worst bank conflict."""
-    target = cuda(arch)
     rows = []
     for name, func in kernels.items():
-        program = HostProgram(func, target, ASYNCHRONOUS)
+        program = HostProgram(func, CUDA, ASYNCHRONOUS)
         text = "".join(kernel.source for kernel in program.kernels.values())
-        moved = bytes_moved(func, target)
-        found = [access for access in accesses(func, target) if access.buffer in ("A", "B")]
+        moved = bytes_moved(func, CUDA)
+        found = [access for access in accesses(func, CUDA) if access.buffer in ("A", "B")]
         wide = max(access.lanes * access.item_bytes for access in found)
-        ways = max(conflicts(func, target).values(), default=None)
+        ways = max(conflicts(func, CUDA).values(), default=None)
         loaded = moved["A"] + moved["B"]
         barriers = text.count("__syncthreads()")
         worst = "no shared memory" if ways is None else f"{ways}-way"

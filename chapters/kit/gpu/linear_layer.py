@@ -15,6 +15,8 @@ from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import nodes, substitute, with_fresh_lets
 
+LARGEST = 2**31  # elements of an array: indices have 32 bits
+
 
 @dataclass(frozen=True)
 class LinearLayer:
@@ -59,6 +61,15 @@ class LinearLayer:
     def rows(self) -> int | Expr:
         """How many rows x has: a number, or an int32 expression where that is known only when the kernel is called."""
         return _product(self.x.shape[:-1])
+
+    def check_indices(self) -> None:
+        """Raise ValueError for an array of a known size whose indices do not fit 32 bits."""
+        m, n, k = self.rows, self.n, self.k
+        known = m if isinstance(m, int) else 1
+        if max(known * k, n * k, known * n) >= LARGEST:
+            raise ValueError(
+                f"{m} × {n} × {k} has an array of 2**31 elements or more; split its rows."
+            )
 
     def matrix(self, buffer: Var) -> Var:
         """x, out, or another buffer with their leading dimensions as a matrix, for use while a kernel is written.

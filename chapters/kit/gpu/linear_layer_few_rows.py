@@ -21,7 +21,6 @@ PIECE = 8  # elements of 2 bytes in 16 bytes
 WARPS, COLUMNS = 4, 4  # warps of a block, columns of a warp
 BUCKETS = (2, 4, 8)  # rows of a block; with 8, each of a warp's 32 lanes finishes one result
 ALL = T.uint32(2**32 - 1)  # lanes take part in a shuffle
-LARGEST = 2**31  # elements of an array: indices have 32 bits
 
 
 def _load(operand, index, piece, register, to):
@@ -78,9 +77,7 @@ def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
         raise ValueError(
             f"k is {k}, and a lane loads {PIECE} elements at a time: use another kernel, or pad x and the weight."
         )
-    known = m if isinstance(m, int) else 1
-    if max(known * k, n * k, known * n) >= LARGEST:
-        raise ValueError(f"{m} × {n} × {k} has an array of 2**31 elements or more; split its rows.")
+    layer.check_indices()
 
     @T.prim_func(check_well_formed=False)
     def main():

@@ -35,7 +35,6 @@ PIECE = 8  # elements of 2 bytes in the 16 bytes that ldmatrix and cp.async take
 FULL = 128  # blocks that keep a GPU busy: data-centre GPUs have 108 to 148 multiprocessors
 # Of a block, at most, on sm_80; consumer GPUs have 99 KiB, later data-centre GPUs more.
 SHARED_BYTES = 163 * 1024
-LARGEST = 2**31  # elements of an array: indices have 32 bits
 COPY, LDMATRIX = "cp.async.cg.shared.global", "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
 
 
@@ -177,9 +176,7 @@ def mma_body(layer: LinearLayer, tile: MmaTile) -> tirx.Stmt:
             f"A layer of {m} × {n} × {k} is not whole in tiles of {tile.block_n} columns and {tile.block_k} steps; "
             "n and k must be multiples of the tile's, m may be any positive number."
         )
-    known = m if isinstance(m, int) else 1
-    if max(known * k, n * k, known * n) >= LARGEST:
-        raise ValueError(f"{m} × {n} × {k} has an array of 2**31 elements or more; split its rows.")
+    layer.check_indices()
     return _kernel(_Tiled(layer, tile)).body
 
 

@@ -43,8 +43,8 @@ def bound(operations: int, moved: int, board: Board) -> Bound:
     return Bound(operations / moved, seconds, rate, board.tensor, by_memory)
 
 
-def roofline_picture(layers: Mapping[int, tuple[int, int]], start: int = 0) -> Stepper:
-    """The picture: a panel per board. layers: rows -> (operations, bytes moved); start: which it opens at."""
+def roofline_picture(layers: Mapping[int, tuple[int, int]]) -> Stepper:
+    """The picture: a panel per board. layers: rows -> (operations, bytes moved)."""
     panels = []
     for name in SHOWN:
         board = BOARDS[name]
@@ -56,7 +56,7 @@ def roofline_picture(layers: Mapping[int, tuple[int, int]], start: int = 0) -> S
         "other numbers of rows."
     )
     title = f"The roofline of a GPU, and a linear layer of {min(layers)} to {max(layers)} rows"
-    return Stepper(title, panels, "roofline", start, "GPU", caption, dials)
+    return Stepper(title, panels, "roofline", asks="GPU", caption=caption, dials=dials)
 
 
 def _panel(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> Panel:

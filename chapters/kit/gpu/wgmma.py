@@ -33,8 +33,8 @@ from tvm.script import tirx as T
 
 from chapters.kit.gpu.launches import ARCHITECTURE, PIPELINE
 from chapters.kit.gpu.limits import ITEM_BYTES, WARP
-from chapters.kit.gpu.linear_layer import unchanged
-from chapters.kit.gpu.mma import LARGEST, PTX_TYPES
+from chapters.kit.gpu.linear_layer import LARGEST, unchanged
+from chapters.kit.gpu.mma import PTX_TYPES
 from chapters.kit.gpu.wgmma_tile import (
     BARRIER_BYTES,
     BLOCK_K,

@@ -51,7 +51,7 @@ class Form:
                 "both must divide its shape."
             )
         panels, groups = n // self.lanes, k // self.group
-        codes = (panels, groups, self.group * self.bits // 32, self.lanes)
+        codes = (panels, groups, self.words, self.lanes)
         return [(codes, "int32"), ((panels, groups, 1 + self.has_minimum, self.lanes), self.scale)]
 
     def whole_panels(self, n: int) -> int:
@@ -78,11 +78,6 @@ class Codes:
         """The form that stores this matrix with `lanes` rows side by side."""
         group = self.codes.shape[1] // self.scales.shape[1]
         return Form(self.bits, group, self.minima is not None, str(self.scales.dtype), lanes)
-
-    def rows(self, order: np.ndarray) -> Codes:
-        """The rows with the numbers in `order`, in that order."""
-        minima = None if self.minima is None else self.minima[order]
-        return Codes(self.bits, self.codes[order], self.scales[order], minima)
 
     def floats(self) -> np.ndarray:
         """The weights, float32 (n, k)."""

@@ -17,6 +17,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
 from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
+from chapters.kit.ir.row_index import row_index
 from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dequantize import int64, int64s
 from chapters.kit.quantized.dot_products import DotProducts
@@ -40,13 +41,7 @@ class Rows:
 
     def index(self, row: Expr) -> list[Expr]:
         """The indices of a row, one per dimension."""
-        indices: list[Expr] = []
-        for at in reversed(range(len(self.shape))):
-            outer = self.shape[:at]
-            alone = all(isinstance(extent, tirx.IntImm) and int(extent) == 1 for extent in outer)
-            indices.insert(0, row if alone else row % self.shape[at])
-            row = tirx.IntImm("int64", 0) if alone else row // self.shape[at]
-        return indices
+        return row_index(row, self.shape)
 
 
 @dataclass(frozen=True)

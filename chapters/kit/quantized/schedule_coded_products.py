@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import tvm
 from tvm import tirx
-from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
+from tvm.s_tir import SBlockRealize, Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.nt_matmul import NAME as PRODUCT
-from chapters.kit.cpu.nt_matmul import is_nt_matmul, product_of, reads_only_its_own
+from chapters.kit.cpu.nt_matmul import is_nt_matmul, product_of
 from chapters.kit.cpu.parallel_rows import row_loops, spread
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.row_index import is_one
@@ -25,7 +25,7 @@ from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import DotProducts, dot_products
 from chapters.kit.quantized.int8_product import Multiply, Rows, int8_product
-from chapters.kit.schedules.merge_elementwise import inline
+from chapters.kit.schedules.merge_elementwise import inline_epilogue
 from chapters.kit.schedules.tile_products import pad
 from chapters.kit.schedules.unscheduled import map_unscheduled
 
@@ -92,13 +92,7 @@ def with_one_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | No
     """A schedule of `func` with at most one block behind the product; None if a result reads sums of other results."""
     sch = Schedule(func)
     behind = sch.get_child_blocks(sch.get_sblock("root"))[2:]
-    try:
-        for block in reversed(behind[:-1]):
-            inline(sch, block)
-    except ScheduleError:
-        return None
-    own = not behind or reads_only_its_own(sch.get(behind[-1]), parts.sums)
-    return sch if own else None
+    return sch if inline_epilogue(sch, parts.sums, behind) else None
 
 
 def schedule(func: tirx.PrimFunc, target: Target, multiply: Multiply, exact: bool) -> tirx.PrimFunc:
@@ -172,13 +166,12 @@ def _in_floats(sch: Schedule, unpack: SBlockRV, parts: CodedProduct, target: Tar
         int(parts.weights.shape[0]) // form.lanes, max(1, at_once // tile_rows)
     )
     part, panel, lane = sch.split(j, [None, panels, form.lanes])
-    words = form.group * form.bits // 32
     if form.bits == 4:
-        group, half, word, byte = sch.split(k, [None, 2, words, 4])
+        group, half, word, byte = sch.split(k, [None, 2, form.words, 4])
         steps = [word, half, byte]
         sch.unroll(half)
     else:
-        group, word, byte = sch.split(k, [None, words, 4])
+        group, word, byte = sch.split(k, [None, form.words, 4])
         steps = [word, byte]
     sch.reorder(part, tile, group, *steps, panel, row, lane)
     (behind,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "local")]

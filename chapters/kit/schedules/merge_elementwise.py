@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tvm
 from tvm import tirx
@@ -25,6 +25,7 @@ from tvm.s_tir import SBlock, Schedule, ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 from tvm_ffi import structural_equal, structural_map
 
+from chapters.kit.cpu.nt_matmul import reads_only_its_own
 from chapters.kit.ir.reductions import is_reduction
 from chapters.kit.ir.tensor_ir import loads, nodes, with_fields
 from chapters.kit.schedules.unscheduled import map_unscheduled
@@ -106,6 +107,19 @@ def inline_where_it_pays(
         with contextlib.suppress(ScheduleError):
             if pays(sch, block):
                 inline(sch, block)
+
+
+def inline_epilogue(sch: Schedule, sums: tirx.Var, behind: Sequence[SBlockRV]) -> bool:
+    """Inline the blocks `behind` a product into the last of them; False where TVM refuses.
+
+    False too if that block reads other elements of `sums` than the one with the index that it writes.
+    """
+    try:
+        for block in reversed(behind[:-1]):
+            inline(sch, block)
+    except ScheduleError:
+        return False
+    return not behind or reads_only_its_own(sch.get(behind[-1]), sums)
 
 
 def name_reads(body: tirx.Stmt, buffer: tirx.Var) -> tuple[tirx.Stmt, int]:

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from tvm import tirx
 from tvm.ir import Call, Expr, TensorLoad, Var
-from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
+from tvm.s_tir import SBlockRealize, Schedule
 from tvm_ffi import structural_equal, structural_map
 
-from chapters.kit.cpu.nt_matmul import NAME, has_product, product_of, reads_only_its_own
+from chapters.kit.cpu.nt_matmul import NAME, has_product, product_of
 from chapters.kit.gpu.linear_layer import LinearLayer, is_compact
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import (
@@ -33,7 +33,7 @@ from chapters.kit.ir.tensor_ir import (
     nodes,
     substitute,
 )
-from chapters.kit.schedules.merge_elementwise import inline
+from chapters.kit.schedules.merge_elementwise import inline_epilogue
 
 NARROW = ("float16", "bfloat16")
 WIDE = "float32"
@@ -50,15 +50,8 @@ def with_one_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     product, *others = sch.get_child_blocks(sch.get_sblock("root"))
     if not has_product(func) or sch.get(product).name_hint != NAME:
         return None
-    if not others:
-        return func
-    try:
-        for block in reversed(others[:-1]):
-            inline(sch, block)
-    except ScheduleError:
-        return None
     result = sch.get(product).writes[0].source
-    return sch.mod["main"] if reads_only_its_own(sch.get(others[-1]), result) else None
+    return sch.mod["main"] if inline_epilogue(sch, result, others) else None
 
 
 def layer_of(func: tirx.PrimFunc) -> LinearLayer | None:

@@ -8,7 +8,7 @@ while each block still has its own loops. Then all blocks move into the loop ove
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.ir import Call
+from tvm.ir import Call, Expr
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
@@ -68,20 +68,12 @@ def _rows(block: SBlock) -> int:
     store, steps = block.body, block.iter_vars[len(spatial) :]
     if not isinstance(store, tirx.BufferStore) or not steps:
         return 0
-    own = len(store.indices) == len(spatial) and all(map(_same, store.indices, spatial))
+    own = len(store.indices) == len(spatial) and all(map(Expr.same_as, store.indices, spatial))
     read = [load for region in block.reads for load in loads(store.value, region.source)]
-    side_by_side = all(
-        _same(load.indices[-1], steps[-1].var) for load in read if mentions(load, steps[-1].var)
-    )
-    return len(spatial) if own and side_by_side and _reduces(steps) else 0
-
-
-def _same(a, b) -> bool:
-    return a.same_as(b)
-
-
-def _reduces(axes: list[tirx.IterVar]) -> bool:
-    return all(axis.iter_type == tirx.IterVar.CommReduce for axis in axes)
+    last = steps[-1].var
+    side_by_side = all(load.indices[-1].same_as(last) for load in read if mentions(load, last))
+    reduces = all(axis.iter_type == tirx.IterVar.CommReduce for axis in steps)
+    return len(spatial) if own and side_by_side and reduces else 0
 
 
 def _width(sch: Schedule, block: SBlockRV, target: Target) -> int | None:
