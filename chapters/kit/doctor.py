@@ -69,7 +69,7 @@ def _gpus() -> list[Finding]:
     setup = "if this machine has an NVIDIA GPU, see “With an NVIDIA GPU” in docs/setup.md"
     advice = {"not loaded": f"{optional}; {setup}", "no gpu": optional}
     findings = [Finding("ok" if state == "gpu" else "--", sentence, advice.get(state, ""))]
-    if state != "gpu" and (old := machine.old_driver()):
+    if state != "gpu" and (old := machine.driver_problem()):
         findings = [Finding("--", old.partition(". ")[0], old.partition(". ")[2])]
     if machine.metal_exists():
         findings.append(Finding("ok", "Metal: a GPU that TVM can run kernels on"))

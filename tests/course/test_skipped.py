@@ -108,7 +108,7 @@ def test_each_system_is_told_how_to_get_what_is_missing(system, says, monkeypatc
 
 def test_doctor_says_that_a_driver_is_too_old(monkeypatch):
     told = "The NVIDIA driver here is too old: it supports CUDA 12.2. Install a driver for CUDA 13"
-    monkeypatch.setattr(doctor.machine, "old_driver", lambda: told)
+    monkeypatch.setattr(doctor.machine, "driver_problem", lambda: told)
     monkeypatch.setattr(doctor.machine, "cuda_state", lambda: ("no gpu", "finds no GPU"))
     found = doctor._gpus()[0]
     assert (found.mark, found.advice) == ("--", "Install a driver for CUDA 13")

@@ -10,7 +10,7 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
+from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
 from chapters.kit.quantized.blocks import (
     BLOCKS,
     Codes,
@@ -18,7 +18,7 @@ from chapters.kit.quantized.blocks import (
     pack,
     read_codes,
     read_floats,
-    together,
+    stack_rows,
 )
 from chapters.kit.quantized.dequantize import form_of, int64s, kernel, weight
 
@@ -126,7 +126,7 @@ def test_packed_codes_are_the_same_numbers_in_a_kernel(form, unpackers):
     packed = pack(matrix, form)
     assert [(one.shape, str(one.dtype)) for one in packed] == form.shapes(N, K)
     assert sum(one.nbytes for one in packed) == form.bytes_of(N, K)
-    codes, scales, out = map(Guarded, [*packed, np.full((N, K), np.nan, "float32")])
+    codes, scales, out = map(GuardedArray, [*packed, np.full((N, K), np.nan, "float32")])
     unpackers[form](codes.tensor, scales.tensor, out.tensor)
     assert codes.intact() and scales.intact() and out.intact()
     np.testing.assert_array_equal(out.array, matrix.floats())
@@ -163,10 +163,10 @@ def test_sizes_that_do_not_divide_are_refused(n, k):
 def test_rows_are_put_together(bits, has_minimum):
     form = Form(bits, 16, has_minimum, "float16", 1)
     one, other = random_codes(form, n=6, seed=1), random_codes(form, n=5, seed=2)
-    both = together([one, other])
+    both = stack_rows([one, other])
     np.testing.assert_array_equal(both.floats(), np.concatenate([one.floats(), other.floats()]))
     assert both.form(1) == form
-    np.testing.assert_array_equal(together([one]).floats(), one.floats())
+    np.testing.assert_array_equal(stack_rows([one]).floats(), one.floats())
 
 
 # --- kernels that unpack, whatever their name -----------------------------------------------------

@@ -1,6 +1,6 @@
 """Products that unpack their own matrix: right numbers on every shape of x, and the instructions of each processor.
 
-References are NumPy in float64. Results start as NaN between guard zones, which `Guarded` puts around each array.
+References are NumPy in float64. Results start as NaN between guard zones, which `GuardedArray` puts around each array.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm.script import tirx as T
 from tvm.target import Target, codegen
 from tvm_ffi import structural_map
 
-from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
+from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
 from chapters.kit.cpu import vnni
 from chapters.kit.ir.tensor_ir import nodes, with_fields
 from chapters.kit.quantized.blocks import Codes, Form, pack
@@ -125,7 +125,7 @@ def run(function, matrix: Codes, form: Form, x: np.ndarray, *others: np.ndarray)
     """What a kernel writes into an array of NaN. It writes into no other array, nor beside one."""
     shape = (*x.shape[:-1], len(matrix.codes))
     inputs = [*pack(matrix, form), x, *others]
-    guarded = [Guarded(array) for array in [*inputs, np.full(shape, np.nan, "float32")]]
+    guarded = [GuardedArray(array) for array in [*inputs, np.full(shape, np.nan, "float32")]]
     function(*(one.tensor for one in guarded))
     assert all(one.intact() for one in guarded)
     for before, after in zip(inputs, guarded, strict=False):

@@ -202,9 +202,9 @@ def test_descriptors_mean_what_tvm_s_own_layouts_say(name, layout_type, width):
 def test_a_map_that_the_driver_would_refuse(wrong, said):
     array = {"dtype": "float16", "base": 64, "size": [96, 40], "pitches": [192]}
     right = {**array, "box": [64, 64], "swizzle": 3}
-    assert len(tensor_maps.packed(**right)) == 128
+    assert len(tensor_maps.pack_map(**right)) == 128
     with pytest.raises(ValueError, match=said):
-        tensor_maps.packed(**(right | wrong))
+        tensor_maps.pack_map(**(right | wrong))
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_wide_tiles_for_large_layers_and_small_ones_where_few_are_needed():
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_compiles_without_spills_and_runs_on_while_it_multiplies(tile, out):
     source = planted_faults.source_of(wgmma_matmul(1000, 2048, 1024, "bfloat16", out, tile))
-    _, report = cuda_resources.compiled(source, ARCH)
+    _, report = cuda_resources.compile_cubin(source, ARCH)
     used = cuda_resources.resources(source, ARCH)
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
     used = dataclasses.replace(used, shared_bytes=tile.shared_bytes)
@@ -275,7 +275,7 @@ def test_compiles_without_spills_and_runs_on_while_it_multiplies(tile, out):
 
 @planted_faults.needs_compiler
 def test_the_instructions_are_there():
-    text = cuda_resources.ptx(
+    text = cuda_resources.compile_ptx(
         planted_faults.source_of(wgmma_matmul(256, 256, 256, tile=TILES[0])), ARCH
     )
     for instruction, times in {
@@ -293,7 +293,7 @@ def test_the_instructions_are_there():
     addition = r"\b(add|fma)(\.rn)?(\.ftz)?\.f32"
     assert not re.search(addition, text)
     adding = naive_matmul(matmul_bias(64, 64, 64), ThreadTile(16, 16, 16, 1, 1))
-    assert re.search(addition, cuda_resources.ptx(planted_faults.source_of(adding), ARCH))
+    assert re.search(addition, cuda_resources.compile_ptx(planted_faults.source_of(adding), ARCH))
 
 
 @planted_faults.needs_compiler
@@ -301,4 +301,4 @@ def test_the_instructions_are_there():
 def test_no_other_architecture_has_them(arch):
     source = planted_faults.source_of(wgmma_matmul(64, 16, 64, tile=WgmmaTile(64, 16, 2)))
     with pytest.raises(cuda_resources.CompileError):
-        cuda_resources.compiled(source, arch)
+        cuda_resources.compile_cubin(source, arch)

@@ -22,7 +22,7 @@ NEAR = 32  # blocks whose values are fetched early: more would not stay in the n
 PARALLEL = 1 << 15  # tokens times elements of a head from which several threads share a decode step
 
 
-def _inputs(config: LlamaConfig, s: Expr | int, dtype: str):
+def _declare_inputs(config: LlamaConfig, s: Expr | int, dtype: str):
     """The parameters that both kernels have."""
     window = config.context_window_size
     s = s if isinstance(s, int) else tirx.Var("seq_len", "int64")
@@ -35,7 +35,7 @@ def _inputs(config: LlamaConfig, s: Expr | int, dtype: str):
     )
 
 
-def _rotated(qkv, rope, token, slot, head, first, size: int, half: int) -> tuple[Expr, Expr]:
+def _rotate_at(qkv, rope, token, slot, head, first, size: int, half: int) -> tuple[Expr, Expr]:
     """Elements first … first + size of both halves of a head, rotated for position `slot`."""
     one, two = (qkv[0, token, I.ramp((2 * head + at) * half + first, 1, size)] for at in (0, 1))
     cosine, sine = (rope[slot, at, I.ramp(first, 1, size)] for at in (0, 1))
@@ -51,7 +51,7 @@ def append_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") ->
     first_key, heads = config.num_attention_heads, config.num_key_value_heads
     with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
         I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        s, (cache, qkv, rope, positions, layer) = _inputs(config, s, dtype)
+        s, (cache, qkv, rope, positions, layer) = _declare_inputs(config, s, dtype)
         with I.sblock("root"):
             each = I.serial if isinstance(s, int) else I.parallel
             with each(*int64s((0, s))) as token:
@@ -59,7 +59,7 @@ def append_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") ->
                 inside = I.If(slot < config.context_window_size)
                 with inside, I.Then(), I.serial(*int64s((0, heads))) as head:
                     block = (slot // LANES, layer, int64(0), head)
-                    rotated = _rotated(qkv, rope, token, slot, first_key + head, 0, half, half)
+                    rotated = _rotate_at(qkv, rope, token, slot, first_key + head, 0, half, half)
                     for part, values in enumerate(rotated):
                         at = I.ramp(part * half * LANES + slot % LANES, LANES, half)
                         I.buffer_store(cache, _cast(values, dtype), [*block, at])
@@ -75,7 +75,7 @@ def attention_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32")
     heads, group = config.num_key_value_heads, config.group_size
     with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
         I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        s, (cache, qkv, rope, positions, layer) = _inputs(config, s, dtype)
+        s, (cache, qkv, rope, positions, layer) = _declare_inputs(config, s, dtype)
         shape = (1, s, config.num_attention_heads * config.head_dim)
         out = I.arg("attended", I.Buffer(int64s(shape), "float32"))
         tokens = 1 if isinstance(s, int) else max(1, ROWS // group)
@@ -129,7 +129,7 @@ class _Attention:
         scale = T.broadcast(T.float32(self.config.head_dim**-0.5), width)
         for row in range(self.rows):
             for at in range(0, half, width):
-                both = _rotated(
+                both = _rotate_at(
                     self.qkv,
                     self.rope,
                     self.token[row],
@@ -149,7 +149,7 @@ class _Attention:
         """
         rows, lanes, d = self.rows, I.ramp(0, 1, LANES), self.config.head_dim
         least = T.broadcast(tirx.min_value("float32"), LANES)
-        parts = _at_once(rows, d)  # neighbouring elements, each with sums of its own
+        parts = _count_sums(rows, d)  # neighbouring elements, each with sums of its own
         sums = I.alloc_buffer([rows * parts, LANES], "float32", layout=None)
         for row in range(rows):
             I.buffer_store(largest, least, [row, lanes])
@@ -219,7 +219,7 @@ class _Attention:
         """
         after = tirx.min(head + 1, self.config.num_key_value_heads - 1)
         d, width, lanes = self.config.head_dim, self.width, I.ramp(0, 1, self.width)
-        parts = _at_once(self.rows, d // width)  # of a row of the result, each `width` elements
+        parts = _count_sums(self.rows, d // width)  # of a row of the result, each `width` elements
         sums = I.alloc_buffer([self.rows * parts, width], "float32", layout=None)
         with I.serial(0, d // width // parts) as outer:
             firsts = [(outer * parts + part) * width for part in range(parts)]
@@ -255,6 +255,6 @@ def _cast(values: Expr, dtype: str) -> Expr:
     return T.cast(values, f"{dtype}x{values.ty.dtype.lanes}")
 
 
-def _at_once(rows: int, parts: int) -> int:
+def _count_sums(rows: int, parts: int) -> int:
     """How many of `parts` are summed side by side, so that an addition need not wait for the one before it."""
     return next(many for many in range(max(1, ROWS // rows), 0, -1) if parts % many == 0)

@@ -18,7 +18,7 @@ from chapters.kit.schedules.unscheduled import needs_schedule
 from chapters.kit.schedules.warn_of_fallback import scheduled_by
 
 
-def with_shared_tensors(phases: Mapping[str, Sequence[Pass]]) -> list[Pass]:
+def add_share_tensors(phases: Mapping[str, Sequence[Pass]]) -> list[Pass]:
     """The passes of `phases` in order, and ShareTensors behind the memory plan. phases: chapter 11's."""
     memory = list(phases["memory"])
     at = [str(one.info.name) for one in memory].index("KillAfterLastUse")
@@ -50,7 +50,7 @@ def compile_decoder(
     phases: chapter 11's function of this name, in passes.py. exact: products take x in float32, and the cache holds
     float32; without it 8 bits and float16, where the processor has instructions for products of 8 bits.
     """
-    mod, names, passes = _decoder(weights, target, phases, exact, functions)
+    mod, names, passes = _build_decoder(weights, target, phases, exact, functions)
 
     @tvm.transform.module_pass(opt_level=0, name="chat")
     def pipeline(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -71,18 +71,18 @@ def kernel_passes(
 
     A kernel that the model itself brings with its schedule is not in it.
     """
-    mod, _, passes = _decoder(weights, target, phases, exact, FUNCTIONS)
+    mod, _, passes = _build_decoder(weights, target, phases, exact, FUNCTIONS)
     funcs = [(g.name_hint, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     brought = {name for name, func in funcs if not needs_schedule(func)}
     _, by = scheduled_by(mod, passes, target)
     return {name: made for name, made in by.items() if name not in brought}
 
 
-def _decoder(
+def _build_decoder(
     weights, target, phases, exact, functions
 ) -> tuple[tvm.IRModule, list[str], list[Pass]]:
     """(the decoder as a module, the names of its parameters, the passes that compile it)."""
     on_gpu = target.kind.name != "llvm"
     mod, names = chat_decoder(weights, functions, cache_dtype(target, exact), on_gpu)
     bounds = {"seq_len": weights.config.context_window_size}
-    return mod, names, with_shared_tensors(phases(target, exact, variable_bounds=bounds))
+    return mod, names, add_share_tensors(phases(target, exact, variable_bounds=bounds))

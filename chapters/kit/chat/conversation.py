@@ -206,7 +206,7 @@ def reply(chat: Chat, text: str) -> dict:
             "tokens_per_second": (len(tokens) - 1) / (tokens[-1] - tokens[0]),
             "first_token_seconds": tokens[0] - begin,
             "tokens_to_read": chat.new,
-            "resident_bytes": resident(),
+            "resident_bytes": measure_resident(),
         }
         note(describe_turn(measured))
     if interrupt:
@@ -226,7 +226,7 @@ def describe_turn(measured: dict) -> str:
     )
 
 
-def resident() -> int:
+def measure_resident() -> int:
     """The memory of this process that is in RAM, in bytes."""
     import psutil
 

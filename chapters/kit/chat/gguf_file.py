@@ -81,7 +81,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
+class StringArray:
     """An array of strings, decoded when it is asked for: whoever has tokens already needs no vocabulary.
 
     view: the whole file. begin: the offset of the first string, that is, of its length. ends: the offsets behind each.
@@ -126,7 +126,7 @@ class GGUF:
                 raise GGUFError(f"{self.path} has no field {name}; use a file that has it.")
             return default
         value = self.fields[name]
-        if isinstance(value, Texts):
+        if isinstance(value, StringArray):
             value = value.decoded
         if kind is float and type(value) is int:
             return float(value)
@@ -206,7 +206,7 @@ class _Reader:
         at = self.take(size, what)
         return str(self.view[at : at + size], "utf-8", "surrogateescape")
 
-    def strings(self, count: int, what: str) -> Texts:
+    def strings(self, count: int, what: str) -> StringArray:
         """The next `count` strings. A vocabulary has 100,000, so there is no call for each number in it."""
         ends, at, end, view = array("Q"), self.at, len(self.data), self.view
         length, size = LENGTH.unpack_from, LENGTH.size
@@ -218,7 +218,7 @@ class _Reader:
                 self.string(what)  # says what is wrong
             ends.append(at)
         begin, self.at = self.at, at
-        return Texts(view, begin, ends)
+        return StringArray(view, begin, ends)
 
     def read(self) -> GGUF:
         magic = bytes(self.view[self.take(4, "the word GGUF") : self.at])
@@ -268,7 +268,7 @@ class _Reader:
             raise self.refuse(f"the field {shown} is of the unknown type {kind}")
         return self.number(SCALARS[kind], shown)
 
-    def values(self, kind: int, shown: str) -> np.ndarray | Texts:
+    def values(self, kind: int, shown: str) -> np.ndarray | StringArray:
         count = self.number("u8", f"the number of elements of {shown}")
         if kind == STRING:
             return self.strings(count, f"an element of {shown}")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chapters.child import ROOT
-from chapters.kit.chat.model_cache import UNFINISHED, sweep
+from chapters.kit.chat.model_cache import UNFINISHED, remove_unfinished
 from chapters.kit.kept_files import cache_folder, hash_of, short_hash
 from chapters.kit.machine import instruction_sets, versions
 
@@ -67,18 +67,18 @@ def load_or_compile(
             return Decoder(library, **manifest["decoder"]), True
     made = compile_it()
     with contextlib.suppress(OSError, RuntimeError):  # a full disk, or no compiler that could link
-        keep_entry(folder, lambda new: _fill(new, made, whose))
+        keep_entry(folder, lambda new: _write_entry(new, made, whose))
     return made, False
 
 
-def _fill(new: Path, made: Decoder, whose: Mapping[str, str]) -> dict:
+def _write_entry(new: Path, made: Decoder, whose: Mapping[str, str]) -> dict:
     """Write the library into the folder `new`; the manifest."""
     made.executable.export_library(str(new / LIBRARY))
     return {
         "library": hash_of(new / LIBRARY),
         "decoder": {"names": list(made.names), "cache": made.cache, "lanes": made.lanes},
         "whose": dict(whose),
-        "files": {name: hash_of(ROOT / name) for name in _files()},
+        "files": {name: hash_of(ROOT / name) for name in _list_course_files()},
     }
 
 
@@ -112,8 +112,8 @@ def keep_entry(folder: Path, fill: Callable[[Path], dict], nbytes: int = 0) -> N
     fill: writes the entry's files into a folder that it is given, and returns the manifest. nbytes: of these files,
     beyond a few megabytes.
     """
-    sweep(folder.parent)
-    sweep(cache_folder())
+    remove_unfinished(folder.parent)
+    remove_unfinished(cache_folder())
     for place in (tempfile.gettempdir(), folder.parent):
         needed = ROOM + nbytes * (place == folder.parent)
         if shutil.disk_usage(place).free < needed:  # LLVM ends the process when a disk is full
@@ -129,7 +129,7 @@ def keep_entry(folder: Path, fill: Callable[[Path], dict], nbytes: int = 0) -> N
         os.replace(new, folder)
 
 
-def _files() -> list[str]:
+def _list_course_files() -> list[str]:
     """The files of the course that this process has imported, or that they were made of, relative to its root."""
     named = (vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__"))
     names = (one.get("__made_of__", one.get("__file__")) for one in named)

@@ -25,7 +25,7 @@ from chapters.kit.quantized.layers import (
 FUNCTIONS = ("prefill", "decode")
 
 
-def matrix(spec: Spec) -> Matrix:
+def build_matrix(spec: Spec) -> Matrix:
     """The module that holds a matrix."""
     if spec.form is None:
         return FloatMatrix(spec.n, spec.k)
@@ -106,12 +106,12 @@ def chat_decoder(
     config = weights.config
 
     def linear(layer: str) -> MatrixLinear:
-        return MatrixLinear([matrix(spec) for spec in weights.specs(layer)])
+        return MatrixLinear([build_matrix(spec) for spec in weights.specs(layer)])
 
     whole = ChatDecoder(config, "float32")
     model = whole.model
     model.rope = nn.Parameter((config.context_window_size, 2, config.head_dim // 2), "float32")
-    model.embed_tokens = MatrixEmbedding(matrix(*weights.specs("model.embed_tokens.matrix")))
+    model.embed_tokens = MatrixEmbedding(build_matrix(*weights.specs("model.embed_tokens.matrix")))
     whole.lm_head = TiedHead(model.embed_tokens) if weights.tied else linear("lm_head")
     for at, layer in enumerate(model.layers):
         name = f"model.layers.{at}."

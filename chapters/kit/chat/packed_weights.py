@@ -43,13 +43,13 @@ class PackedWeights(Weights):
         folder = packed / before
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             known = read_manifest(folder)["checksum"]
-            if _read(folder / PACKED, room) == known:
+            if _read_packed(folder / PACKED, room) == known:
                 os.utime(folder)  # used last of all
                 return places
         self._fill(places)
         if room.nbytes <= MOST_BYTES and self._key() == before:  # nobody has changed the file since
             with contextlib.suppress(OSError):
-                keep_entry(folder, lambda new: _write(new / PACKED, room), room.nbytes)
+                keep_entry(folder, lambda new: _write_packed(new / PACKED, room), room.nbytes)
                 _remove_oldest(packed)
         return places
 
@@ -61,7 +61,7 @@ class PackedWeights(Weights):
         return short_hash(repr((file, code, self.config, self.lanes)))
 
 
-def _read(path: Path, room: np.ndarray) -> int:
+def _read_packed(path: Path, room: np.ndarray) -> int:
     """Fill `room` with the file at `path`; its checksum. Raises OSError or ValueError."""
     at = 0
     with path.open("rb", buffering=0) as file:
@@ -72,7 +72,7 @@ def _read(path: Path, room: np.ndarray) -> int:
     return _checksum(room)
 
 
-def _write(path: Path, room: np.ndarray) -> dict:
+def _write_packed(path: Path, room: np.ndarray) -> dict:
     """Write `room` to a new file; the manifest."""
     path.write_bytes(room.data)
     return {"checksum": _checksum(room)}

@@ -25,7 +25,7 @@ from chapters.kit.quantized.blocks import (
     pack,
     read_codes,
     read_floats,
-    together,
+    stack_rows,
 )
 
 # what a decoder has at most: each layer and each pair of heads is code to compile, and a file may announce any number
@@ -136,7 +136,7 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
-            vocab_size=_shape(file, "token_embd.weight", (None, hidden))[0],
+            vocab_size=_require_shape(file, "token_embd.weight", (None, hidden))[0],
             context_window_size=LANES * max(1, min(window // LANES, -(-context_window // LANES))),
             rope_theta=theta,
             rms_norm_eps=epsilon,
@@ -147,7 +147,7 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
         raise GGUFError(f"{file.path}: {error}") from error
 
 
-def _shape(file: GGUF, name: str, shape: tuple[int | None, ...]) -> tuple[int, ...]:
+def _require_shape(file: GGUF, name: str, shape: tuple[int | None, ...]) -> tuple[int, ...]:
     """The shape of a tensor, which must be `shape`; None stands for any extent."""
     if name not in file.tensors:
         raise GGUFError(
@@ -164,7 +164,7 @@ def _shape(file: GGUF, name: str, shape: tuple[int | None, ...]) -> tuple[int, .
     return found
 
 
-def memory_for_context(config: LlamaConfig, nbytes: int) -> None:
+def check_memory(config: LlamaConfig, nbytes: int) -> None:
     """Raise ValueError if `nbytes`, which the context of a configuration takes, are more than this machine's memory."""
     memory = psutil.virtual_memory().total
     if nbytes > memory:
@@ -202,14 +202,14 @@ class Weights:
             self.vectors[f"{ours}input_layernorm.weight"] = f"{layer}attn_norm"
             self.vectors[f"{ours}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
         # only now, because a file may announce a head of any size, and the shapes above show whether that is true
-        memory_for_context(config, 24 * config.context_window_size * d)  # float64 on the way
+        check_memory(config, 24 * config.context_window_size * d)  # float64 on the way
         self.rope = rope_table(config, self._rope_factors())
 
     def _parts(self, matrices: list[tuple[str, int, int]]) -> list[list[tuple[str, int, int]]]:
         """`matrices` in runs of one type, each of which is one matrix of the model."""
         runs: list[list[tuple[str, int, int]]] = []
         for name, n, k in matrices:
-            _shape(self.file, f"{name}.weight", (n, k))
+            _require_shape(self.file, f"{name}.weight", (n, k))
             alike = runs and self._type(runs[-1][-1][0]) == self._type(name)
             runs[-1].append((name, n, k)) if alike else runs.append([(name, n, k)])
         return runs
@@ -239,7 +239,7 @@ class Weights:
                 yield f"{name}.weight", np.concatenate(parts)
             else:
                 for kind, array in zip(
-                    ("codes", "scales"), pack(together(parts), spec.form), strict=True
+                    ("codes", "scales"), pack(stack_rows(parts), spec.form), strict=True
                 ):
                     yield f"{name}.{kind}", array
         for name, vector in self.vectors.items():
@@ -310,7 +310,7 @@ class Weights:
         return read_codes(kind, raw) if kind in BLOCKS else read_floats(kind, raw)
 
     def _vector(self, name: str, length: int) -> np.ndarray:
-        _shape(self.file, name, (length,))
+        _require_shape(self.file, name, (length,))
         raw, kind = self.file.raw(name), self.file.tensors[name].type
         return (
             read_codes(kind, raw).floats() if kind in BLOCKS else read_floats(kind, raw)

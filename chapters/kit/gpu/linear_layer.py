@@ -60,7 +60,7 @@ class LinearLayer:
     @property
     def rows(self) -> int | Expr:
         """How many rows x has: a number, or an int32 expression where that is known only when the kernel is called."""
-        return _product(self.x.shape[:-1])
+        return _multiply_extents(self.x.shape[:-1])
 
     def check_indices(self) -> None:
         """Raise ValueError for an array of a known size whose indices do not fit 32 bits."""
@@ -88,7 +88,7 @@ class LinearLayer:
             if at not in counted[1:]:
                 indices.append(row if at in counted else 0)
                 continue
-            extent = _product([extents[at]])
+            extent = _multiply_extents([extents[at]])
             if not isinstance(extent, int):
                 extent = T.max(extent, 1)  # TVM may find that it is 0 where the rows are few
             indices.append(row % extent)
@@ -155,7 +155,7 @@ class LinearLayer:
             return next((value for piece, value in held if structural_equal(piece, load)), load)
 
         value = structural_map(self.value, (TensorLoad, from_register))
-        own = {self.total: total, **{a: _as(a, index) for a, index in where}}
+        own = {self.total: total, **{a: _cast_index(a, index) for a, index in where}}
         return with_fresh_lets(substitute(value, own))
 
 
@@ -165,7 +165,7 @@ def is_compact(buffer: Var) -> bool:
     return not buffer.ty.strides and isinstance(offset, tirx.IntImm) and int(offset) == 0
 
 
-def _product(extents: Sequence[Expr]) -> int | Expr:
+def _multiply_extents(extents: Sequence[Expr]) -> int | Expr:
     """The product as a number; as an int32 expression if a factor is symbolic."""
     if all(isinstance(extent, tirx.IntImm) for extent in extents):
         return math.prod(map(int, extents))
@@ -175,18 +175,18 @@ def _product(extents: Sequence[Expr]) -> int | Expr:
     )
 
 
-def _as(axis: Var, index: Expr | int) -> Expr:
+def _cast_index(axis: Var, index: Expr | int) -> Expr:
     """`index` in the dtype of `axis`."""
     return T.cast(index, str(axis.ty.dtype))
 
 
-def unchanged(total: Expr) -> Expr:
+def identity(total: Expr) -> Expr:
     """A sum as it is: what `after` does if the kernel has no epilogue."""
     return total
 
 
 def linear_layer(
-    m: int, n: int, k: int, dtype: str, out_dtype: str, after: Callable[[Expr], Expr] = unchanged
+    m: int, n: int, k: int, dtype: str, out_dtype: str, after: Callable[[Expr], Expr] = identity
 ) -> LinearLayer:
     """The layer D = after(A @ B.T + C) for A (m, k), B (n, k) of `dtype`, C (n,) float32, D (m, n) of `out_dtype`."""
     kinds = {

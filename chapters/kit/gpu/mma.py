@@ -12,7 +12,7 @@ We choose which column of the layer is "column c" of the j-th such product. Four
     column c of product j  is  column 8 (c // 2) + 2 j + c % 2  of the 32,
 
 so that lane l holds columns 8t to 8t + 7: eight biases are two loads, eight results are one store of 16 bytes. To get
-this order, the rows of w are permuted while they are copied to shared memory (`dealt`), which costs nothing.
+this order, the rows of w are permuted while they are copied to shared memory (`permute_row`), which costs nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.gpu.limits import ITEM_BYTES, WARP
-from chapters.kit.gpu.linear_layer import LinearLayer, linear_layer, unchanged
+from chapters.kit.gpu.linear_layer import LinearLayer, identity, linear_layer
 from chapters.kit.ir.parse_alone import parse_alone
 
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
@@ -122,7 +122,7 @@ def tile_for(m: int, n: int, k: int, shared_bytes: int = SHARED_BYTES) -> MmaTil
     return (busy or possible[-1:])[0]
 
 
-def dealt(row: Expr) -> Expr:
+def permute_row(row: Expr) -> Expr:
     """Which row of the block's part of w is copied to row `row`; of each 32, row 8 j + c is column c of product j."""
     return row // 32 * 32 + row % 8 // 2 * 8 + row // 8 % 4 * 2 + row % 2
 
@@ -142,7 +142,7 @@ def mma_matmul(
     dtype: str,
     out_dtype: str = "float32",
     tile: MmaTile | None = None,
-    after: Callable[[Expr], Expr] = unchanged,
+    after: Callable[[Expr], Expr] = identity,
 ) -> tirx.PrimFunc:
     """D = A @ B.T + C for A (m, k) and B (n, k) of `dtype`, C (n,) float32 and D (m, n) of `out_dtype`.
 
@@ -177,13 +177,13 @@ def mma_body(layer: LinearLayer, tile: MmaTile) -> tirx.Stmt:
             "n and k must be multiples of the tile's, m may be any positive number."
         )
     layer.check_indices()
-    return _kernel(_Tiled(layer, tile)).body
+    return _kernel(_TiledLayer(layer, tile)).body
 
 
 # --- the kernel, step by step ---------------------------------------------------------------------
 
 
-class _Tiled(NamedTuple):
+class _TiledLayer(NamedTuple):
     """A layer, its tile, and how the steps of the kernel reach into its operands."""
 
     layer: LinearLayer
@@ -259,7 +259,7 @@ class _Thread(NamedTuple):
 
     def row_of_w(self, row):
         """The row of w that is copied to row `row` of the block's part of shared memory."""
-        return self.first_column + dealt(row)
+        return self.first_column + permute_row(row)
 
 
 @T.inline
@@ -355,7 +355,7 @@ def _multiply_all_steps(work, A, As, Bs, a, b, sums, at):
 
 
 @parse_alone
-def _kernel(work: _Tiled) -> tirx.PrimFunc:
+def _kernel(work: _TiledLayer) -> tirx.PrimFunc:
     """A function without parameters: its body uses the layer's buffers."""
     (m, n, k, dtype), tile = work.layer.sizes, work.tile
     block_m, block_n, block_k, stages = tile.block_m, tile.block_n, tile.block_k, tile.stages

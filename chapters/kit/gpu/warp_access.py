@@ -93,7 +93,7 @@ def accesses(func: tirx.PrimFunc, target: tvm.target.Target) -> list[Access]:
     """
     found: list[Access] = []
     for kernel in lowered(func, target):
-        _Walk(kernel, found).visit(kernel.body, 1)
+        _AccessVisitor(kernel, found).visit(kernel.body, 1)
     return found
 
 
@@ -116,7 +116,7 @@ def bytes_moved(func: tirx.PrimFunc, target: tvm.target.Target) -> dict[str, int
     return dict(moved)
 
 
-class _Walk:
+class _AccessVisitor:
     """Walks one kernel's statements. threads: axis -> (variable, extent). values: of loop and bound variables."""
 
     def __init__(self, kernel: tirx.PrimFunc, found: list[Access]):
@@ -157,7 +157,7 @@ class _Walk:
         copies = _op_name(call).startswith("tirx.ptx.cp_async_c")
         wide = int(call.args[2]) if copies and len(call.args) > 3 else 16
         for position, argument in enumerate(call.args):
-            for load in _pointed_at(argument):
+            for load in _find_addressed_loads(argument):
                 lanes = wide // _item_bytes(load.source)
                 self.note(load.source, load.indices, copies and position == 0, times, lanes)
 
@@ -205,7 +205,7 @@ def _item_bytes(buffer) -> int:
     return tvm.DataType(str(buffer.dtype)).itemsize
 
 
-def _pointed_at(expr) -> list:
+def _find_addressed_loads(expr) -> list:
     """The loads whose addresses `expr` takes."""
     calls = nodes(expr, tvm.ir.Call)
     return [call.args[0] for call in calls if _op_name(call) == "tirx.address_of"]

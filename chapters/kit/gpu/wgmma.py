@@ -33,7 +33,7 @@ from tvm.script import tirx as T
 
 from chapters.kit.gpu.launches import ARCHITECTURE, PIPELINE
 from chapters.kit.gpu.limits import ITEM_BYTES, WARP
-from chapters.kit.gpu.linear_layer import LARGEST, unchanged
+from chapters.kit.gpu.linear_layer import LARGEST, identity
 from chapters.kit.gpu.mma import PTX_TYPES
 from chapters.kit.gpu.wgmma_tile import (
     BARRIER_BYTES,
@@ -102,7 +102,7 @@ def wgmma_matmul(
     out_dtype: str = "float32",
     tile: WgmmaTile | None = None,
     multiprocessors: int = MULTIPROCESSORS,
-    after: Callable[[Expr], Expr] = unchanged,
+    after: Callable[[Expr], Expr] = identity,
 ) -> tirx.PrimFunc:
     """D = A @ B.T + C for A (m, k), B (n, k) of `dtype`, C (n,) float32, D (m, n) of `out_dtype`; sums in float32.
 
@@ -129,7 +129,7 @@ class _WgmmaLayer(NamedTuple):
     out_dtype: str
     tile: WgmmaTile
     multiprocessors: int
-    after: Callable[[Expr], Expr] = unchanged
+    after: Callable[[Expr], Expr] = identity
 
     @property
     def dealt(self) -> bool:
@@ -208,7 +208,7 @@ class _Shared(NamedTuple):
     empty: tirx.Buffer
 
 
-def _tensor_map(layer: _WgmmaLayer, array, tensor_map, heights, pitches, boxes):
+def _encode_tensor_map(layer: _WgmmaLayer, array, tensor_map, heights, pitches, boxes):
     """Encode a tensor map in host code. Its rows of k elements are counted in dimensions, innermost first.
 
     heights, boxes: rows in each dimension, and of a copy. pitches: how many rows of the array a step in each takes.
@@ -225,17 +225,17 @@ def _tensor_map(layer: _WgmmaLayer, array, tensor_map, heights, pitches, boxes):
     )
 
 
-def _map_of_a(layer: _WgmmaLayer, A, tensor_map):
-    return _tensor_map(layer, A, tensor_map, [layer.m], [1], [layer.tile.block_m])
+def _encode_map_of_a(layer: _WgmmaLayer, A, tensor_map):
+    return _encode_tensor_map(layer, A, tensor_map, [layer.m], [1], [layer.tile.block_m])
 
 
-def _map_of_b(layer: _WgmmaLayer, B, tensor_map):
+def _encode_map_of_b(layer: _WgmmaLayer, B, tensor_map):
     n, block_n = layer.n, layer.tile.block_n
     if not layer.dealt:
-        return _tensor_map(layer, B, tensor_map, [n], [1], [block_n])
+        return _encode_tensor_map(layer, B, tensor_map, [n], [1], [block_n])
     # two neighbours, four lanes, four pairs of a lane, and groups
     dealt = [2, 4, 4]
-    return _tensor_map(
+    return _encode_tensor_map(
         layer, B, tensor_map, [*dealt, n // DEALT], [1, 8, 2, DEALT], [*dealt, block_n // DEALT]
     )
 
@@ -298,7 +298,7 @@ def _hold(layer, own):
         T.cuda.func_call("hold_register", own[i], source_code=HOLD)
 
 
-def _sum(layer, group, half, e):
+def _sum_index(layer, group, half, e):
     """Which of a thread's sums is the e-th of its neighbours in a group of columns; half: 8 rows below."""
     return (group * layer.neighbours // 2 + e // 2) * 4 + half * 2 + e % 2
 
@@ -321,11 +321,11 @@ def _start_from_bias(layer, own, piece, C, column):
             for e in T.unroll(neighbours):
                 piece[e] = T.float32(0)
         for half, e in T.grid(2, neighbours):
-            own[_sum(layer, g, half, e)] = piece[e]
+            own[_sum_index(layer, g, half, e)] = piece[e]
     _hold(layer, own)
 
 
-def _part(layer: _WgmmaLayer, desc, operand: int, s, p):
+def _describe_part(layer: _WgmmaLayer, desc, operand: int, s, p):
     """The descriptor of part `p`, STEP columns, of an operand (0 for A, 1 for B) in stage `s`."""
     stage = layer.operand_bytes[operand] // UNIT
     return desc[operand] + T.cast(s * stage + p * ALONG_K, "uint64")
@@ -339,7 +339,7 @@ def _multiply_stage(layer, own, desc, s):
     for p in T.unroll(BLOCK_K // STEP):
         T.ptx[f"wgmma.mma_async.sync.aligned.m64n{layer.tile.block_n}k16.f32.{name}.{name}"](
             *[own[i] for i in range(layer.sums)],
-            *[_part(layer, desc, operand, s, p) for operand in (0, 1)],
+            *[_describe_part(layer, desc, operand, s, p) for operand in (0, 1)],
             *(True, 1, 1, 0, 0),
         )
     T.ptx.wgmma.commit_group.sync.aligned()
@@ -372,7 +372,7 @@ def _store(layer, own, rounded, D, row, column):
             for g in T.unroll(layer.tile.block_n // group):
                 if layer.inside(column + g * group):
                     for e in T.unroll(neighbours):
-                        rounded[e] = layer.finish(own[_sum(layer, g, half, e)])
+                        rounded[e] = layer.finish(own[_sum_index(layer, g, half, e)])
                     for part in T.unroll(neighbours // wide):
                         for v in T.vectorized(wide):
                             at = T.meta_var(part * wide + v)
@@ -421,9 +421,9 @@ def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         T.func_attr({PIPELINE: "tirx", ARCHITECTURE: ARCH})
         a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.evaluate(_map_of_a(layer, A, a_map))
+        T.evaluate(_encode_map_of_a(layer, A, a_map))
         b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.evaluate(_map_of_b(layer, B, b_map))
+        T.evaluate(_encode_map_of_b(layer, B, b_map))
 
         T.device_entry()
         block = T.cta_id([layer.blocks])

@@ -59,7 +59,7 @@ class TorchImporter(ExportedProgramImporter):
                 expr = self.env[one]
                 if not isinstance(expr.ty, relax.TensorType):  # a symbolic size
                     expr = relax.op.reshape(relax.op.arange(expr, expr + 1, 1, "int64"), ())
-                expr = relax.op.astype(self.block_builder.emit(expr), _name(dtype))
+                expr = relax.op.astype(self.block_builder.emit(expr), _dtype_name(dtype))
                 self.env[one] = self.block_builder.emit(expr)
             result = convert(node)
             self.env.update(kept)
@@ -82,13 +82,13 @@ class TorchImporter(ExportedProgramImporter):
             value = one.meta.get("val")
             if not isinstance(value, torch.Tensor):
                 if isinstance(value, torch.SymInt) and torch.Tag.pointwise in tags:
-                    dtypes[one] = _computed_in(result)
+                    dtypes[one] = _arithmetic_dtype(result)
                 continue
             found, ordered = value.dtype, not result.is_floating_point  # or compared
             wide = (
                 found if ordered and (result == torch.bool or found.is_floating_point) else result
             )
-            wide = wide if name in MOVES else _computed_in(wide)
+            wide = wide if name in MOVES else _arithmetic_dtype(wide)
             is_mask = found == torch.bool and name in MOVES
             if found != wide and not is_mask and torch.promote_types(found, wide) == wide:
                 dtypes[one] = wide
@@ -96,11 +96,11 @@ class TorchImporter(ExportedProgramImporter):
 
     def _rounded(self, node: fx.Node, result: relax.Expr, recorded: torch.dtype) -> relax.Expr:
         """`result` in the dtype that PyTorch recorded."""
-        found, wanted = str(result.ty.dtype), _name(recorded)
+        found, wanted = str(result.ty.dtype), _dtype_name(recorded)
         if found == wanted:
             return result
         wide, indices = getattr(torch, found), "int" in found and "int" in wanted
-        if not indices and not (recorded.is_floating_point and _computed_in(recorded) == wide):
+        if not indices and not (recorded.is_floating_point and _arithmetic_dtype(recorded) == wide):
             raise TypeError(f"it gives `{node.target}` dtype {found}, and PyTorch gives {wanted}")
         self.mended[found, wanted] += 1
         return self.block_builder.emit(relax.op.astype(result, wanted))
@@ -133,7 +133,7 @@ class TorchImporter(ExportedProgramImporter):
         """beta * c + alpha * a @ b for addmm and baddbmm, a @ b for mm and bmm; summed in float32 or wider."""
         *added, a, b = (self.env[one] for one in node.args)
         beta, alpha = (node.kwargs.get(name, 1) for name in ("beta", "alpha"))
-        wide = _name(_computed_in(node.meta["val"].dtype))
+        wide = _dtype_name(_arithmetic_dtype(node.meta["val"].dtype))
         emit = self.block_builder.emit
         result = emit(relax.op.matmul(a, b, out_dtype=wide))
         if alpha != 1:
@@ -170,10 +170,10 @@ class TorchImporter(ExportedProgramImporter):
         return convert
 
 
-def _computed_in(dtype: torch.dtype) -> torch.dtype:
+def _arithmetic_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which PyTorch computes a result of `dtype`."""
     return torch.float32 if dtype in NARROW else dtype
 
 
-def _name(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from chapters.kit.passes.copy_operands_before_in_place import copy_of, with_copies
+from chapters.kit.passes.copy_operands_before_in_place import apply_copier, make_copy
 
 
 @tvm.transform.module_pass(opt_level=0, name="CopyReturnedConstants")
@@ -18,7 +18,7 @@ class CopyReturnedConstants:
     """Copies each constant that is the result of a function or of a branch, or that a tuple there holds."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return with_copies(mod, _Copier(mod))
+        return apply_copier(mod, _Copier(mod))
 
 
 @mutator
@@ -41,7 +41,7 @@ class _Copier(PyExprMutator):
             value = bound
         if isinstance(value, tvm.ir.GenericConst):
             self.copies += 1
-            return self.builder_.emit(copy_of(value))
+            return self.builder_.emit(make_copy(value))
         if isinstance(value, relax.Tuple):
             fields = [self.copied(field) for field in value.fields]
             same = all(new.same_as(old) for new, old in zip(fields, value.fields, strict=True))

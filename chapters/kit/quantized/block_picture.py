@@ -18,7 +18,7 @@ NUMBERS = 4  # bytes of the scale and the minimum, before those of the codes
 MASKS = {"low": 0x0F, "high": 0xF0}
 
 
-def halves(block: np.ndarray) -> dict[str, list[int]]:
+def find_weights(block: np.ndarray) -> dict[str, list[int]]:
     """For the low and the high halves of the bytes of codes, in order: the number of the weight whose code it is."""
     codes = _read(block).codes[0]
     found = {}
@@ -41,7 +41,7 @@ def unpacked_block(block: np.ndarray) -> Stepper:
     read = _read(block)
     scale, minimum = (float(one[0, 0]) for one in (read.scales, read.minima))
     codes, weights = read.codes[0].tolist(), read.floats()[0].tolist()
-    belongs_to = halves(block)
+    belongs_to = find_weights(block)
     whole = Panel("all bytes at once", *_whole(block, belongs_to, codes, scale, minimum, weights))
     single = Panel("byte by byte", *_bytewise(block, belongs_to, codes, scale, minimum, weights))
     label = "The bytes of one block of Q4_1, and the 32 weights that they hold"
@@ -71,7 +71,7 @@ def _whole(block, belongs_to, codes, scale, minimum, weights) -> tuple[list[str]
         unread = ["·"] * begins[half]
         return [*unread, *[code] * (5 - len(unread)), f"{scale * code:g}", f"{weights[weight]:g}"]
 
-    return says, _body(block, belongs_to, (1, 2), lambda half, at: begins[half], texts)
+    return says, _draw(block, belongs_to, (1, 2), lambda half, at: begins[half], texts)
 
 
 def _bytewise(block, belongs_to, codes, scale, minimum, weights) -> tuple[list[str], str]:
@@ -90,14 +90,14 @@ def _bytewise(block, belongs_to, codes, scale, minimum, weights) -> tuple[list[s
     def texts(half: str, weight: int) -> list[str]:
         return ["·"] * (belongs_to[half].index(weight) + 1) + [f"{weights[weight]:g}"]
 
-    return says, _body(block, belongs_to, (0, 0), lambda half, at: at + 1, texts)
+    return says, _draw(block, belongs_to, (0, 0), lambda half, at: at + 1, texts)
 
 
 def _signed(number: float) -> str:
     return f"{'−' if number < 0 else '+'} {abs(number):g}"
 
 
-def _body(
+def _draw(
     block: np.ndarray,
     belongs_to: dict[str, list[int]],
     numbers: tuple[int, int],

@@ -91,7 +91,7 @@ class Codes:
         return weights.reshape(n, -1)
 
 
-def together(parts: list[Codes]) -> Codes:
+def stack_rows(parts: list[Codes]) -> Codes:
     """The rows of several matrices, one after the other, as one matrix. All have the same bits, groups and dtypes."""
     minima = None if parts[0].minima is None else np.concatenate([part.minima for part in parts])
     codes, scales = (
@@ -109,7 +109,7 @@ def pack(matrix: Codes, form: Form) -> list[np.ndarray]:
             a if a is None else np.zeros((missing, a.shape[1]), a.dtype)
             for a in (matrix.codes, matrix.scales, matrix.minima)
         ]
-        matrix, n = together([matrix, Codes(matrix.bits, *none)]), n + missing
+        matrix, n = stack_rows([matrix, Codes(matrix.bits, *none)]), n + missing
     panels, groups, lanes = n // form.lanes, k // form.group, form.lanes
     by_group = matrix.codes.reshape(panels, lanes, groups, form.group)
     if form.bits == 4:
@@ -135,19 +135,19 @@ def _nibbles(raw: np.ndarray) -> np.ndarray:
     return np.concatenate([raw & 15, raw >> 4], axis=-1)
 
 
-def _q4_0(raw: np.ndarray):
+def _unpack_q4_0(raw: np.ndarray):
     return 4, _nibbles(raw[..., 2:]), _halves(raw[..., :2]), None
 
 
-def _q4_1(raw: np.ndarray):
+def _unpack_q4_1(raw: np.ndarray):
     return 4, _nibbles(raw[..., 4:]), _halves(raw[..., :2]), _halves(raw[..., 2:4])
 
 
-def _q8_0(raw: np.ndarray):
+def _unpack_q8_0(raw: np.ndarray):
     return 8, raw[..., 2:] ^ 128, _halves(raw[..., :2]), None  # int8 as 128 more than it is
 
 
-def _q4_k(raw: np.ndarray):
+def _unpack_q4_k(raw: np.ndarray):
     """256 weights with eight scales and eight minima of 6 bits, each times a float16 of the block."""
     d, least = (_halves(raw[..., at : at + 2]).astype("float32") for at in (0, 2))
     packed = raw[..., 4:16]
@@ -159,7 +159,7 @@ def _q4_k(raw: np.ndarray):
     return 4, codes, d[..., None] * scales, -least[..., None] * minima
 
 
-def _q6_k(raw: np.ndarray):
+def _unpack_q6_k(raw: np.ndarray):
     """256 weights of 6 bits with sixteen scales of 8 bits, times a float16 of the block; stored with 8 bits."""
     low, high, scales = raw[..., :128], raw[..., 128:192], raw[..., 192:208].view("i1")
     d = _halves(raw[..., 208:]).astype("float32")
@@ -172,11 +172,11 @@ def _q6_k(raw: np.ndarray):
 BLOCKS: dict[
     str, tuple[int, Callable]
 ] = {  # type -> bytes of a block, how to read blocks (…, bytes)
-    "Q4_0": (18, _q4_0),
-    "Q4_1": (20, _q4_1),
-    "Q8_0": (34, _q8_0),
-    "Q4_K": (144, _q4_k),
-    "Q6_K": (210, _q6_k),
+    "Q4_0": (18, _unpack_q4_0),
+    "Q4_1": (20, _unpack_q4_1),
+    "Q8_0": (34, _unpack_q8_0),
+    "Q4_K": (144, _unpack_q4_k),
+    "Q6_K": (210, _unpack_q6_k),
 }
 
 

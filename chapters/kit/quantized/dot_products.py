@@ -73,16 +73,16 @@ def lanes_of(target: Target) -> int:
     return dots.lanes if dots else vector_registers(target).lanes("float32")
 
 
-def _bytes(words: Expr, lanes: int, kind: str) -> Expr:
+def _as_bytes(words: Expr, lanes: int, kind: str) -> Expr:
     return T.reinterpret(f"{kind}x{4 * lanes}", words)
 
 
 def _vpdpbusd(name: str, lanes: int) -> Callable:
     def add(sums: Expr, pairs: Sequence[Pair], _bits: int) -> Expr:
         for codes, x in pairs:
-            steps = _bytes(T.broadcast(x, lanes), lanes, "int8")
+            steps = _as_bytes(T.broadcast(x, lanes), lanes, "int8")
             sums = T.call_llvm_pure_intrin(
-                f"int32x{lanes}", name, sums, _bytes(codes, lanes, "uint8"), steps
+                f"int32x{lanes}", name, sums, _as_bytes(codes, lanes, "uint8"), steps
             )
         return sums
 
@@ -101,8 +101,8 @@ def _vpmaddubsw(sums: Expr, pairs: Sequence[Pair], bits: int) -> Expr:
                 T.call_llvm_pure_intrin(
                     "int16x16",
                     "llvm.x86.avx2.pmadd.ub.sw",
-                    _bytes(codes, 8, "uint8"),
-                    _bytes(T.broadcast(x, 8), 8, "int8"),
+                    _as_bytes(codes, 8, "uint8"),
+                    _as_bytes(T.broadcast(x, 8), 8, "int8"),
                 )
                 for codes, x in pairs[at : at + 8]
             ]
@@ -132,8 +132,8 @@ def _sdot(sums: Expr, pairs: Sequence[Pair], bits: int) -> Expr:
         tirx.const(0x40404040, "int32"), 4
     )  # 64 four times: 128 does not fit in a signed byte
     for codes, x in pairs:
-        steps = _bytes(T.broadcast(x, 4), 4, "int8")
+        steps = _as_bytes(T.broadcast(x, 4), 4, "int8")
         terms = [codes] if bits == 4 else [codes ^ top, all_128, all_128]
         for term in terms:
-            sums = T.call_llvm_pure_intrin("int32x4", name, sums, _bytes(term, 4, "int8"), steps)
+            sums = T.call_llvm_pure_intrin("int32x4", name, sums, _as_bytes(term, 4, "int8"), steps)
     return sums

@@ -112,10 +112,10 @@ def int8_product(
         x = I.arg("x", I.Buffer(x_shape, "float32"))
         out = I.arg("NT_matmul", I.Buffer([*x_shape[:-1], int64(n)], "float32"))
         with I.sblock("root"):
-            stored = _Rounded(form, rows.count, groups)
+            stored = _Int8Rows(form, rows.count, groups)
             each = (I.serial if few else I.parallel)(int64(0), int64(rows.count))
             with each as row, I.serial(int64(0), int64(groups)) as group:
-                _round(stored, form, x, rows.index(row), row, group)
+                _quantize(stored, form, x, rows.index(row), row, group)
             small = few and form.bytes_of(n, k) <= SERIAL_BYTES
             with (I.serial if small else I.parallel)(int64(0), int64(panels)) as panel:
                 tiles = 1 if few else (rows.count + at_once - 1) // at_once
@@ -127,11 +127,11 @@ def int8_product(
                     buffers = codes, scales, stored.values, stored.scales, stored.totals, sums
                     multiply(Tile(form, dots, *buffers, panel, int64(groups), known, few))
                     for one, row in enumerate(at):
-                        _store(out, rows, row, panel, sums[one, I.ramp(0, 1, form.lanes)], few)
+                        _store_rows(out, rows, row, panel, sums[one, I.ramp(0, 1, form.lanes)], few)
     return builder.get()
 
 
-class _Rounded:
+class _Int8Rows:
     """The buffers of x in 8 bits: its integers, and for each group its scale and its total."""
 
     def __init__(self, form: Form, rows: Expr | int, groups: int):
@@ -143,7 +143,7 @@ class _Rounded:
         self.totals = I.sblock_alloc_buffer(per_group, "float32" if form.has_minimum else "int32")
 
 
-def _round(stored: _Rounded, form: Form, x, index: list[Expr], row: Expr, group: Expr) -> None:
+def _quantize(stored: _Int8Rows, form: Form, x, index: list[Expr], row: Expr, group: Expr) -> None:
     """Store group `group` of a row of x in 8 bits."""
     size = form.group
     values = x[(*index, I.ramp(group * size, 1, size))]
@@ -164,7 +164,7 @@ def _round(stored: _Rounded, form: Form, x, index: list[Expr], row: Expr, group:
     I.buffer_store(stored.totals, added, [row, group])
 
 
-def _store(out, rows: Rows, row: Expr, panel: Expr, value: Expr, few: bool) -> None:
+def _store_rows(out, rows: Rows, row: Expr, panel: Expr, value: Expr, few: bool) -> None:
     """Store the results of a panel for a row of x, unless that is beyond the last."""
     lanes = value.ty.dtype.lanes
     index = [*rows.index(row), I.ramp(panel * lanes, 1, lanes)]

@@ -47,21 +47,21 @@ class FloatMatrix(nn.Module):
 Matrix = CodedMatrix | FloatMatrix
 
 
-def product(x: Tensor, matrix: Matrix) -> Tensor:
+def multiply(x: Tensor, matrix: Matrix) -> Tensor:
     """x @ w.T: (…, k) float32 -> (…, n) float32, without the rows of 0 behind w."""
     whole = op.matmul(x, op.permute_dims(matrix()))
     if whole.shape[-1] == matrix.n:
         return whole
     shape = [*whole.shape[:-1], matrix.n]
     return op.tensor_ir_op(
-        _first_columns(whole.shape, matrix.n),
+        _copy_first_columns(whole.shape, matrix.n),
         "first_columns",
         [whole],
         Tensor.placeholder(shape, "float32"),
     )
 
 
-def _first_columns(shape: Sequence, n: int) -> tirx.PrimFunc:
+def _copy_first_columns(shape: Sequence, n: int) -> tirx.PrimFunc:
     """The kernel (x, out) that copies the first n columns. It is opaque to FuseOps, so that the product stays alone."""
     x = te.placeholder(shape, "float32", "x")
     out = te.compute([*shape[:-1], n], lambda *index: x(*index), name="first_columns")
@@ -76,7 +76,7 @@ class MatrixLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, k) float32 -> (…, n) float32."""
-        products = [product(x, part) for part in self.parts]
+        products = [multiply(x, part) for part in self.parts]
         return products[0] if len(products) == 1 else op.concat(products, dim=-1)
 
 
@@ -100,4 +100,4 @@ class TiedHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, k) float32 -> (…, n) float32."""
-        return product(x, self._of[0].matrix)
+        return multiply(x, self._of[0].matrix)

@@ -17,7 +17,7 @@ from tvm.target import Target
 from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.nt_matmul import NAME as PRODUCT
 from chapters.kit.cpu.nt_matmul import is_nt_matmul, product_of
-from chapters.kit.cpu.parallel_rows import row_loops, spread
+from chapters.kit.cpu.parallel_rows import find_row_loops, parallelize
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import count, innermost_blocks, substitute, with_fields
@@ -26,7 +26,7 @@ from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import DotProducts, dot_products
 from chapters.kit.quantized.int8_product import Multiply, Rows, int8_product
 from chapters.kit.schedules.merge_elementwise import inline_epilogue
-from chapters.kit.schedules.tile_products import pad
+from chapters.kit.schedules.tile_products import pad_to_tiles
 from chapters.kit.schedules.unscheduled import map_unscheduled
 
 
@@ -88,7 +88,7 @@ def _uses(product: tirx.PrimFunc) -> int:
     return count(product.body.block.body, product.params[0])
 
 
-def with_one_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | None:
+def merge_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | None:
     """A schedule of `func` with at most one block behind the product; None if a result reads sums of other results."""
     sch = Schedule(func)
     behind = sch.get_child_blocks(sch.get_sblock("root"))[2:]
@@ -98,7 +98,7 @@ def with_one_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | No
 def schedule(func: tirx.PrimFunc, target: Target, multiply: Multiply, exact: bool) -> tirx.PrimFunc:
     """`func` with a schedule and marked as scheduled, if it is a coded product with an epilogue; or `func` itself."""
     parts = coded_product(func)
-    sch = parts and with_one_epilogue(func, parts)
+    sch = parts and merge_epilogue(func, parts)
     if sch is None:
         return func
     unpack, _product, *behind = sch.get_child_blocks(sch.get_sblock("root"))
@@ -106,26 +106,26 @@ def schedule(func: tirx.PrimFunc, target: Target, multiply: Multiply, exact: boo
     floats = all(str(one.dtype) == "float32" for one in (parts.x, parts.sums))
     if dots and floats and dots.lanes == parts.form.lanes:
         if behind:
-            _vectors(sch, behind[-1], target)
-        func = _with_int8_product(sch.mod["main"], parts, dots, multiply)
+            _vectorize_epilogue(sch, behind[-1], target)
+        func = _replace_by_int8_product(sch.mod["main"], parts, dots, multiply)
     else:
-        _in_floats(sch, unpack, parts, target)
+        _fuse_unpack(sch, unpack, parts, target)
         func = sch.mod["main"]
     return func.with_attr("tirx.is_scheduled", True)
 
 
-def _vectors(sch: Schedule, block: SBlockRV, target: Target) -> None:
+def _vectorize_epilogue(sch: Schedule, block: SBlockRV, target: Target) -> None:
     """Run an elementwise block in vectors, and its rows in parallel if there are many."""
     *_, column = sch.get_loops(block)
     lanes = vector_registers(target).lanes("float32")
     _, lane = sch.split(column, [None, largest_divisor(int(sch.get(column).extent), lanes)])
-    rows = row_loops(sch, block)
+    rows = find_row_loops(sch, block)
     sch.vectorize(lane)
     if any(not isinstance(sch.get(row).extent, tirx.IntImm) for row in rows):
-        spread(sch, rows)
+        parallelize(sch, rows)
 
 
-def _with_int8_product(
+def _replace_by_int8_product(
     func: tirx.PrimFunc, parts: CodedProduct, dots: DotProducts, multiply: Multiply
 ) -> tirx.PrimFunc:
     """`func` with the blocks that unpack and multiply replaced by the loops of `int8_product`."""
@@ -144,7 +144,7 @@ def _with_int8_product(
     return func.with_body(SBlockRealize([], True, root))
 
 
-def _in_floats(sch: Schedule, unpack: SBlockRV, parts: CodedProduct, target: Target) -> None:
+def _fuse_unpack(sch: Schedule, unpack: SBlockRV, parts: CodedProduct, target: Target) -> None:
     """Unpack in registers: a vector of codes becomes floats, which are multiplied by one element of each row of x."""
     product = sch.get_consumers(unpack)[0]
     rows, form = Rows(parts.x.shape), parts.form
@@ -157,7 +157,7 @@ def _in_floats(sch: Schedule, unpack: SBlockRV, parts: CodedProduct, target: Tar
     tile_rows = rows.count if few else at_once
     if not few:
         axis = max(at for at, n in enumerate(rows.shape) if not is_one(n))
-        pad(sch, product, {axis: tile_rows})
+        pad_to_tiles(sch, product, {axis: tile_rows})
     sch.compute_inline(unpack)
     *around, j, k = sch.get_loops(product)
     row = sch.fuse(*around) if around else sch.add_unit_loop(j)
