@@ -77,7 +77,7 @@ def test_explain_names_whose_code_made_each_kernel(small):
     by_name = {row[0]: row for row in table.rows}
     products = [row for name, row in by_name.items() if "dequantize_NT_matmul" in name]
     assert products and all(
-        row[3:] == ("ScheduleCodedProducts", products[0][4]) for row in products
+        row[3:] == ("ScheduleQuantizedMatmuls", products[0][4]) for row in products
     )
     assert products[0][4] == "the reference's (11.3, 11.4)"
     assert by_name["fuse_add_norm_prefill"][4] == "the reference's (4)"

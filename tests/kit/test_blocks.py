@@ -14,7 +14,7 @@ from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
 from chapters.kit.quantized.blocks import (
     BLOCKS,
     Codes,
-    Form,
+    PackedLayout,
     pack,
     read_codes,
     read_floats,
@@ -33,7 +33,7 @@ STORED = {
 }
 N, K = 48, 96  # a matrix of every form: 48 rows are a multiple of both numbers of lanes
 FORMS = [
-    Form(bits, group, minimum, scale, lanes)
+    PackedLayout(bits, group, minimum, scale, lanes)
     for bits, group, minimum, scale, lanes in product(
         (4, 8), (16, 32), (False, True), ("float16", "float32"), (1, 8)
     )
@@ -59,7 +59,7 @@ def test_random_blocks_are_the_numbers_of_the_gguf_package(kind):
     expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[kind])
     np.testing.assert_array_equal(codes.floats(), expected, strict=True)
     bits, group, has_minimum, scale = STORED[kind]
-    assert codes.form(16) == Form(bits, group, has_minimum, scale, 16)
+    assert codes.form(16) == PackedLayout(bits, group, has_minimum, scale, 16)
     assert codes.codes.dtype == np.uint8 and codes.codes.max() < 1 << bits
 
 
@@ -84,7 +84,7 @@ def test_floats_are_the_numbers_of_the_gguf_package(kind):
     np.testing.assert_array_equal(found, expected, strict=True)
 
 
-def random_codes(form: Form, n: int = N, k: int = K, seed: int = 0) -> Codes:
+def random_codes(form: PackedLayout, n: int = N, k: int = K, seed: int = 0) -> Codes:
     """A matrix in groups whose numbers are the same with and without a fused multiply-add.
 
     A scale in float32 is a float16 times an integer of 5 bits. Its product with a code has at most 11 + 5 + 8 bits,
@@ -114,7 +114,7 @@ def unpackers():
     return {form: compiled[name] for form, name in names.items()}
 
 
-def name_of(form: Form) -> str:
+def name_of(form: PackedLayout) -> str:
     minimum = "minimum" if form.has_minimum else "zero"
     return f"{form.bits}-{form.group}-{minimum}-{form.scale}-{form.lanes}"
 
@@ -133,9 +133,9 @@ def test_packed_codes_are_the_same_numbers_in_a_kernel(form, unpackers):
 
 
 def test_what_a_word_holds():
-    """The layout that Form describes, spelled out for one word of the second panel and the second group."""
+    """The layout that PackedLayout describes, spelled out for one word of the second panel and the second group."""
     for bits in (4, 8):
-        matrix = random_codes(form := Form(bits, 32, True, "float16", 4), 8, 64)
+        matrix = random_codes(form := PackedLayout(bits, 32, True, "float16", 4), 8, 64)
         codes, scales = pack(matrix, form)
         row, word = 4 + 3, 2  # lane 3 of panel 1; word 2
         first = 32 + 4 * word
@@ -150,18 +150,18 @@ def test_what_a_word_holds():
 @pytest.mark.parametrize(("n", "k"), [(48, 80), (40, 96), (1, 1)])
 def test_sizes_that_do_not_divide_are_refused(n, k):
     with pytest.raises(ValueError) as refused:
-        Form(4, 32, True, "float16", 16).shapes(n, k)
+        PackedLayout(4, 32, True, "float16", 16).shapes(n, k)
     assert str(refused.value) == (
         f"A matrix of shape ({n}, {k}) cannot be stored in groups of 32 steps and 16 rows: both must divide its shape."
     )
     with pytest.raises(ValueError):
-        Form(4, 32, True, "float16", 16).bytes_of(n, k)
+        PackedLayout(4, 32, True, "float16", 16).bytes_of(n, k)
 
 
 @pytest.mark.parametrize("has_minimum", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rows_are_put_together(bits, has_minimum):
-    form = Form(bits, 16, has_minimum, "float16", 1)
+    form = PackedLayout(bits, 16, has_minimum, "float16", 1)
     one, other = random_codes(form, n=6, seed=1), random_codes(form, n=5, seed=2)
     both = stack_rows([one, other])
     np.testing.assert_array_equal(both.floats(), np.concatenate([one.floats(), other.floats()]))
@@ -171,13 +171,13 @@ def test_rows_are_put_together(bits, has_minimum):
 
 # --- kernels that unpack, whatever their name -----------------------------------------------------
 
-FORM = Form(4, 32, True, "float16", 16)
+FORM = PackedLayout(4, 32, True, "float16", 16)
 
 SOME_FORMS = [
     FORM,
-    Form(4, 32, False, "float16", 8),
-    Form(8, 32, False, "float16", 4),
-    Form(8, 16, False, "float32", 1),
+    PackedLayout(4, 32, False, "float16", 8),
+    PackedLayout(8, 32, False, "float16", 4),
+    PackedLayout(8, 16, False, "float32", 1),
 ]
 
 
@@ -190,11 +190,13 @@ def test_a_kernel_that_unpacks_is_recognized(form, name):
 
 
 def test_the_smallest_matrix_is_recognized():
-    form = Form(8, 4, False, "float16", 1)
+    form = PackedLayout(8, 4, False, "float16", 1)
     assert form_of(kernel(form, (1, 4))) == form
 
 
-def unpacks(element: Callable, form: Form = FORM, *, words="int32", out="float32", shape=(N, K)):
+def unpacks(
+    element: Callable, form: PackedLayout = FORM, *, words="int32", out="float32", shape=(N, K)
+):
     """The kernel whose element (j, k) is element(codes, scales, j, k), under the name that `kernel` gives it."""
     (codes, _), (scales, dtype) = form.shapes(N, K)
     arrays = [
@@ -207,12 +209,12 @@ def unpacks(element: Callable, form: Form = FORM, *, words="int32", out="float32
     return te.create_prim_func([*arrays, made]).without_attr("global_symbol")
 
 
-def weights(form: Form) -> Callable:
+def weights(form: PackedLayout) -> Callable:
     """The elements of `form` as `unpacks` takes them."""
     return lambda codes, scales, j, k: weight(form, codes, scales, j, k)
 
 
-WITHOUT = Form(4, 32, False, "float16", 16)
+WITHOUT = PackedLayout(4, 32, False, "float16", 16)
 CHANGED = {  # one of each: in what is computed, and in each buffer's dtype and shape
     "twice as much": unpacks(lambda c, s, j, k: weight(FORM, c, s, j, k) * 2.0),
     "another zero": unpacks(lambda c, s, j, k: weight(WITHOUT, c, s, j, k) + 1.0, WITHOUT),

@@ -291,7 +291,7 @@ def test_no_kernel_writes_the_floats_of_a_matrix(target, path):
     on_cpu = target is QUICK_HERE
     mod, _ = chat_decoder(Weights(file, read_config(file), lanes_of(target)), on_gpu=not on_cpu)
     passes = add_share_tensors(phases(target, variable_bounds={"seq_len": WINDOW}))
-    name = "ScheduleCodedProducts" if on_cpu else "ScheduleCodedProductsOnGPU"
+    name = "ScheduleQuantizedMatmuls" if on_cpu else "ScheduleQuantizedMatmulsOnGPU"
     at = [str(one.info.name) for one in passes].index(name)
     with target:
         mod = tvm.transform.Sequential(passes[: at + 1])(mod)

@@ -125,7 +125,7 @@ from chapters.kit.chat.attention import attention_kernel
 from chapters.kit.chat.cache_layout import cache_shape, rope_table
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.quantized.blocks import Codes, pack
-from tests.kit.test_coded_products import FORMS, QUICK_HERE, coded, random_codes, scheduled
+from tests.kit.test_quantized_matmuls import FORMS, QUICK_HERE, quantized, random_codes, scheduled
 
 def waits():  # how often all threads but this one have gone to sleep
     tasks = [one for one in Path("/proc/self/task").iterdir() if int(one.name) != os.getpid()]
@@ -135,7 +135,7 @@ def waits():  # how often all threads but this one have gone to sleep
 config = LlamaConfig(576, 1536, 1, 9, 3, 64, 500, 2048)
 form, x = FORMS["Q4_1"], np.ones((1, 256), "float32")
 sizes = {"small": 256, "large": 1024}
-kernels = {name: scheduled(coded(form, (1,), n=n, k=256), False) for name, n in sizes.items()}
+kernels = {name: scheduled(quantized(form, (1,), n=n, k=256), False) for name, n in sizes.items()}
 kernels["attention"] = attention_kernel(config, 1)
 made = {name: func.with_attr("global_symbol", name) for name, func in kernels.items()}
 built = tvm.compile(tvm.IRModule(made), QUICK_HERE)

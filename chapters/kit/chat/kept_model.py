@@ -33,8 +33,8 @@ class Decoder:
     """A compiled decoder, and what the process that runs it must know.
 
     executable: what `tvm.compile` returns, or the path of the library that was made of it. names: of its parameters, in
-    the order in which its functions take them. cache: the dtype of its cache. lanes: how many rows of a coded matrix
-    lie side by side.
+    the order in which its functions take them. cache: the dtype of its cache. lanes: how many rows of a quantized
+    matrix lie side by side.
     """
 
     executable: object

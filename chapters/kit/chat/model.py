@@ -14,11 +14,11 @@ from chapters.kit.chat.weights import Spec, Weights
 from chapters.kit.decoder.llama import LlamaForCausalLM
 from chapters.kit.quantized.dequantize import int64
 from chapters.kit.quantized.layers import (
-    CodedMatrix,
     FloatMatrix,
     Matrix,
     MatrixEmbedding,
     MatrixLinear,
+    QuantizedMatrix,
     TiedHead,
 )
 
@@ -29,7 +29,7 @@ def build_matrix(spec: Spec) -> Matrix:
     """The module that holds a matrix."""
     if spec.form is None:
         return FloatMatrix(spec.n, spec.k)
-    return CodedMatrix(spec.form, spec.n, spec.k)
+    return QuantizedMatrix(spec.form, spec.n, spec.k)
 
 
 class ChatAttention(nn.Module):

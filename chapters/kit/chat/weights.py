@@ -1,4 +1,4 @@
-"""The weights of a Llama in a GGUF file, as the arrays of the course's layers: no float copy of a coded matrix is made.
+"""The weights of a Llama in a GGUF file, as the arrays of the course's layers, without a float copy of quantized ones.
 
 The names of the tensors, and the order of the rows of q and k, are those of llama.cpp's converter
 (https://github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py).
@@ -21,7 +21,7 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.quantized.blocks import (
     BLOCKS,
     Codes,
-    Form,
+    PackedLayout,
     pack,
     read_codes,
     read_floats,
@@ -44,7 +44,7 @@ class Spec:
     A form stores rows of 0 behind the last one, up to a multiple of its lanes.
     """
 
-    form: Form | None
+    form: PackedLayout | None
     n: int
     k: int
 
@@ -175,7 +175,7 @@ def check_memory(config: LlamaConfig, nbytes: int) -> None:
 
 
 class Weights:
-    """The matrices and vectors of a Llama in `file`, with `lanes` rows of a coded matrix side by side."""
+    """The matrices and vectors of a Llama in `file`, with `lanes` rows of a quantized matrix side by side."""
 
     def __init__(self, file: GGUF, config: LlamaConfig, lanes: int):
         self.file, self.config, self.lanes = file, config, lanes

@@ -1,8 +1,8 @@
 """Matrices whose rows are stored in groups of small integers, called codes, with a scale per group.
 
 A weight is `scale * (code - zero)` or, if each group also has a minimum, `scale * code + minimum`. The codes of `lanes`
-neighbouring rows lie side by side, as one vector register takes them: see `Form`. Files store the same numbers row by
-row, in blocks of a type such as Q4_1; `pack` changes the order and keeps each number.
+neighbouring rows lie side by side, as one vector register takes them: see `PackedLayout`. Files store the same numbers
+row by row, in blocks of a type such as Q4_1; `pack` changes the order and keeps each number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Form:
+class PackedLayout:
     """How an (n, k) matrix is stored, as two arrays.
 
     codes: int32 (n / lanes, k / group, group * bits / 32, lanes). A word holds `32 / bits` codes of one row. With 8
@@ -74,10 +74,12 @@ class Codes:
     scales: np.ndarray
     minima: np.ndarray | None
 
-    def form(self, lanes: int) -> Form:
+    def form(self, lanes: int) -> PackedLayout:
         """The form that stores this matrix with `lanes` rows side by side."""
         group = self.codes.shape[1] // self.scales.shape[1]
-        return Form(self.bits, group, self.minima is not None, str(self.scales.dtype), lanes)
+        return PackedLayout(
+            self.bits, group, self.minima is not None, str(self.scales.dtype), lanes
+        )
 
     def floats(self) -> np.ndarray:
         """The weights, float32 (n, k)."""
@@ -100,7 +102,7 @@ def stack_rows(parts: list[Codes]) -> Codes:
     return Codes(parts[0].bits, codes, scales, minima)
 
 
-def pack(matrix: Codes, form: Form) -> list[np.ndarray]:
+def pack(matrix: Codes, form: PackedLayout) -> list[np.ndarray]:
     """The codes and the scales of `matrix` as `form` stores them, with rows of 0 up to a multiple of `form.lanes`."""
     n, k = matrix.codes.shape
     missing = form.whole_panels(n) - n

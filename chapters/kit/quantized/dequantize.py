@@ -11,12 +11,12 @@ from tvm import te, tirx
 from tvm.ir import Expr
 from tvm_ffi import structural_equal
 
-from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.blocks import PackedLayout
 
 NAME = "dequantize"
 
 
-def weight(form: Form, codes, scales, j: Expr, k: Expr) -> Expr:
+def weight(form: PackedLayout, codes, scales, j: Expr, k: Expr) -> Expr:
     """Element (j, k) of the matrix in float32."""
     panel, lane, group, step = j // form.lanes, j % form.lanes, k // form.group, k % form.group
     half = (
@@ -30,12 +30,14 @@ def weight(form: Form, codes, scales, j: Expr, k: Expr) -> Expr:
     return scale * (code - form.zero).astype("float32")
 
 
-def dequantize(form: Form, shape: Sequence, codes: te.Tensor, scales: te.Tensor) -> te.Tensor:
+def dequantize(
+    form: PackedLayout, shape: Sequence, codes: te.Tensor, scales: te.Tensor
+) -> te.Tensor:
     """The TE compute of the matrix (n, k) = `shape` in float32."""
     return te.compute(shape, lambda j, k: weight(form, codes, scales, j, k), name=NAME)
 
 
-def kernel(form: Form, shape: tuple[int, int]) -> tirx.PrimFunc:
+def kernel(form: PackedLayout, shape: tuple[int, int]) -> tirx.PrimFunc:
     """`dequantize` as a PrimFunc (codes, scales, result)."""
     arrays = [
         te.placeholder(int64s(extents), dtype, name)
@@ -55,7 +57,7 @@ def int64s(values: Sequence[Expr | int]) -> list[Expr]:
     return [int64(value) for value in values]
 
 
-def form_of(func: tirx.PrimFunc) -> Form | None:
+def form_of(func: tirx.PrimFunc) -> PackedLayout | None:
     """The form that `func` unpacks; None if it is another kernel than `kernel(form, shape)`, whatever its name."""
     if len(func.params) != 3 or not all(tirx.is_buffer_var(param) for param in func.params):
         return None
@@ -67,7 +69,7 @@ def form_of(func: tirx.PrimFunc) -> Form | None:
     (_, groups, words, lanes), (_, _, kinds, _), (n, k) = shapes
     if k % groups or words * 32 % (k // groups):
         return None
-    form = Form(
+    form = PackedLayout(
         bits=words * 32 // (k // groups),
         group=k // groups,
         has_minimum=kinds == 2,

@@ -66,7 +66,7 @@ def in_vectors(lanes: int) -> DotProducts:
 
 
 def lanes_of(target: Target) -> int:
-    """How many rows of a coded matrix lie side by side: as many as a CPU's register has sums; 1 on a GPU."""
+    """How many rows of a quantized matrix lie side by side: as many as a CPU's register has sums; 1 on a GPU."""
     if target.kind.name != "llvm":
         return 1
     dots = dot_products(target)

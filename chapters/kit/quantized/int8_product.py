@@ -18,7 +18,7 @@ from tvm.script.ir_builder import tirx as I
 
 from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
 from chapters.kit.ir.row_index import row_index
-from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dequantize import int64, int64s
 from chapters.kit.quantized.dot_products import DotProducts
 
@@ -57,7 +57,7 @@ class Tile:
     where the results go; they hold anything before.
     """
 
-    form: Form
+    form: PackedLayout
     dots: DotProducts  # how the processor adds up products of bytes
     codes: tirx.Buffer
     scales: tirx.Buffer
@@ -93,7 +93,7 @@ Multiply = Callable[[Tile], None]  # writes the loops that fill `sums` of a tile
 
 
 def int8_product(
-    form: Form, n: int, k: int, x_shape: Sequence, dots: DotProducts, multiply: Multiply
+    form: PackedLayout, n: int, k: int, x_shape: Sequence, dots: DotProducts, multiply: Multiply
 ) -> tirx.PrimFunc:
     """The kernel (codes, scales, x, result), without blocks inside its root.
 
@@ -134,7 +134,7 @@ def int8_product(
 class _Int8Rows:
     """The buffers of x in 8 bits: its integers, and for each group its scale and its total."""
 
-    def __init__(self, form: Form, rows: Expr | int, groups: int):
+    def __init__(self, form: PackedLayout, rows: Expr | int, groups: int):
         rows = int64(rows)
         per_group = [rows, int64(groups)]
         self.values = I.sblock_alloc_buffer([rows, int64(groups * form.group)], "int8")
@@ -143,7 +143,9 @@ class _Int8Rows:
         self.totals = I.sblock_alloc_buffer(per_group, "float32" if form.has_minimum else "int32")
 
 
-def _quantize(stored: _Int8Rows, form: Form, x, index: list[Expr], row: Expr, group: Expr) -> None:
+def _quantize(
+    stored: _Int8Rows, form: PackedLayout, x, index: list[Expr], row: Expr, group: Expr
+) -> None:
     """Store group `group` of a row of x in 8 bits."""
     size = form.group
     values = x[(*index, I.ramp(group * size, 1, size))]

@@ -8,19 +8,19 @@ from tvm import relax, te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
-from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dequantize import NAME, kernel
 
 OPAQUE = 8  # FuseOps does not fuse a kernel of this kind
 
 
-class CodedMatrix(nn.Module):
+class QuantizedMatrix(nn.Module):
     """The codes and the scales of an (n, k) matrix. Called, it gives the matrix in float32.
 
     If the lanes of the form do not divide n, rows of 0 follow.
     """
 
-    def __init__(self, form: Form, n: int, k: int):
+    def __init__(self, form: PackedLayout, n: int, k: int):
         self.form, self.n, self.k = form, n, k
         (codes, int32), (scales, dtype) = form.shapes(form.whole_panels(n), k)
         self.codes = nn.Parameter(codes, int32)
@@ -34,7 +34,7 @@ class CodedMatrix(nn.Module):
 
 
 class FloatMatrix(nn.Module):
-    """An (n, k) matrix that is stored in float32; it can take the place of a CodedMatrix."""
+    """An (n, k) matrix that is stored in float32; it can take the place of a QuantizedMatrix."""
 
     def __init__(self, n: int, k: int):
         self.n = n
@@ -44,7 +44,7 @@ class FloatMatrix(nn.Module):
         return self.weight
 
 
-Matrix = CodedMatrix | FloatMatrix
+Matrix = QuantizedMatrix | FloatMatrix
 
 
 def multiply(x: Tensor, matrix: Matrix) -> Tensor:

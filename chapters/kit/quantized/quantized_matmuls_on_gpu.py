@@ -21,9 +21,9 @@ from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.gpu.limits import WARP
 from chapters.kit.ir.tensor_ir import mentions
 from chapters.kit.quantized.int8_product import Rows
-from chapters.kit.quantized.schedule_coded_products import (
-    CodedProduct,
-    coded_product,
+from chapters.kit.quantized.schedule_quantized_matmuls import (
+    QuantizedMatmul,
+    match_quantized_matmul,
     merge_epilogue,
 )
 from chapters.kit.schedules.apply_gpu_fallback import schedule_any_on_gpu
@@ -36,8 +36,8 @@ THREADS = 256  # per block, at most: every GPU with WebGPU has as many
 BYTES = 4  # of a word
 
 
-@tvm.transform.module_pass(opt_level=0, name="ScheduleCodedProductsOnGPU")
-class ScheduleCodedProductsOnGPU:
+@tvm.transform.module_pass(opt_level=0, name="ScheduleQuantizedMatmulsOnGPU")
+class ScheduleQuantizedMatmulsOnGPU:
     """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue behind the product.
 
     With up to FEW rows of x, each code is read once for all rows. With more rows, or a number that only the call knows,
@@ -53,8 +53,8 @@ class ScheduleCodedProductsOnGPU:
 
 
 def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """`func` with a schedule and marked as scheduled, if it is a coded product; or `func` itself."""
-    parts = coded_product(func)
+    """`func` with a schedule and marked as scheduled, if it is a quantized matmul; or `func` itself."""
+    parts = match_quantized_matmul(func)
     if parts is None:
         return func
     rows, sch = Rows(parts.x.shape), merge_epilogue(func, parts)
@@ -91,7 +91,7 @@ def _unroll_vectors(stmt: tirx.Stmt, codes: tirx.Buffer) -> tirx.Stmt:
     return structural_map(stmt, (tirx.For, one_by_one))
 
 
-def _share_sums(sch: Schedule, product: SBlockRV, parts: CodedProduct) -> None:
+def _share_sums(sch: Schedule, product: SBlockRV, parts: QuantizedMatmul) -> None:
     """Let several threads share each sum: each adds up the products of its words, and then they add up their sums."""
     partial, sharing = _split_sums(sch, product, parts)
     block, panel, lane, thread, step, half, byte, row = sch.get_loops(partial)
@@ -112,7 +112,7 @@ def _share_sums(sch: Schedule, product: SBlockRV, parts: CodedProduct) -> None:
     sch.decompose_reduction(partial, step)
 
 
-def _split_sums(sch: Schedule, product: SBlockRV, parts: CodedProduct) -> tuple[SBlockRV, int]:
+def _split_sums(sch: Schedule, product: SBlockRV, parts: QuantizedMatmul) -> tuple[SBlockRV, int]:
     """(the block that adds up the products of one thread, the number of threads that share a sum).
 
     Its loops: block of threads, panel, lane, thread, step, half of each byte, byte of the word, row of x.

@@ -21,7 +21,7 @@ from chapters.kit.cpu.parallel_rows import find_row_loops, parallelize
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import count, innermost_blocks, substitute, with_fields
-from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import DotProducts, dot_products
 from chapters.kit.quantized.int8_product import Multiply, Rows, int8_product
@@ -30,8 +30,8 @@ from chapters.kit.schedules.tile_products import pad_to_tiles
 from chapters.kit.schedules.unscheduled import map_unscheduled
 
 
-@tvm.transform.module_pass(opt_level=0, name="ScheduleCodedProducts")
-class ScheduleCodedProducts:
+@tvm.transform.module_pass(opt_level=0, name="ScheduleQuantizedMatmuls")
+class ScheduleQuantizedMatmuls:
     """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue behind the product.
 
     multiply: fills the sums of a tile of codes and integers.
@@ -46,10 +46,10 @@ class ScheduleCodedProducts:
         )
 
 
-class CodedProduct(NamedTuple):
+class QuantizedMatmul(NamedTuple):
     """The parts of a kernel: a matrix (n, k) of codes in `form`, x, and the sums."""
 
-    form: Form
+    form: PackedLayout
     codes: tirx.Buffer
     scales: tirx.Buffer
     weights: tirx.Buffer
@@ -57,7 +57,7 @@ class CodedProduct(NamedTuple):
     sums: tirx.Buffer
 
 
-def coded_product(func: tirx.PrimFunc) -> CodedProduct | None:
+def match_quantized_matmul(func: tirx.PrimFunc) -> QuantizedMatmul | None:
     """The parts of `func` if its first two blocks unpack a matrix and multiply by it; None for another kernel.
 
     Only the product reads the floats.
@@ -75,20 +75,17 @@ def coded_product(func: tirx.PrimFunc) -> CodedProduct | None:
     weights, x, sums = product.params
     sources = list(dict.fromkeys(region.source for region in first.block.reads))
     root = with_fields(func.body.block, body=loops[0], alloc_buffers=[])
+    uses = count(loops[0], weights) + count(product.body.block.body, weights)
+    if count(func.body.block.body, weights) != uses or weights in func.params:
+        return None
     for codes, scales in (sources, sources[::-1]) if len(sources) == 2 else ():
-        unpack = tirx.PrimFunc([codes, scales, weights], SBlockRealize([], True, root))
-        form = form_of(unpack)
-        alone = count(func.body.block.body, weights) == count(loops[0], weights) + _uses(product)
-        if form and alone and weights not in func.params:
-            return CodedProduct(form, codes, scales, weights, x, sums)
+        form = form_of(tirx.PrimFunc([codes, scales, weights], SBlockRealize([], True, root)))
+        if form:
+            return QuantizedMatmul(form, codes, scales, weights, x, sums)
     return None
 
 
-def _uses(product: tirx.PrimFunc) -> int:
-    return count(product.body.block.body, product.params[0])
-
-
-def merge_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | None:
+def merge_epilogue(func: tirx.PrimFunc, parts: QuantizedMatmul) -> Schedule | None:
     """A schedule of `func` with at most one block behind the product; None if a result reads sums of other results."""
     sch = Schedule(func)
     behind = sch.get_child_blocks(sch.get_sblock("root"))[2:]
@@ -96,8 +93,8 @@ def merge_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | None:
 
 
 def schedule(func: tirx.PrimFunc, target: Target, multiply: Multiply, exact: bool) -> tirx.PrimFunc:
-    """`func` with a schedule and marked as scheduled, if it is a coded product with an epilogue; or `func` itself."""
-    parts = coded_product(func)
+    """`func` with a schedule and marked as scheduled, if it is a quantized matmul; or `func` itself."""
+    parts = match_quantized_matmul(func)
     sch = parts and merge_epilogue(func, parts)
     if sch is None:
         return func
@@ -126,7 +123,7 @@ def _vectorize_epilogue(sch: Schedule, block: SBlockRV, target: Target) -> None:
 
 
 def _replace_by_int8_product(
-    func: tirx.PrimFunc, parts: CodedProduct, dots: DotProducts, multiply: Multiply
+    func: tirx.PrimFunc, parts: QuantizedMatmul, dots: DotProducts, multiply: Multiply
 ) -> tirx.PrimFunc:
     """`func` with the blocks that unpack and multiply replaced by the loops of `int8_product`."""
     (n, k) = (int(extent) for extent in parts.weights.shape)
@@ -144,7 +141,7 @@ def _replace_by_int8_product(
     return func.with_body(SBlockRealize([], True, root))
 
 
-def _fuse_unpack(sch: Schedule, unpack: SBlockRV, parts: CodedProduct, target: Target) -> None:
+def _fuse_unpack(sch: Schedule, unpack: SBlockRV, parts: QuantizedMatmul, target: Target) -> None:
     """Unpack in registers: a vector of codes becomes floats, which are multiplied by one element of each row of x."""
     product = sch.get_consumers(unpack)[0]
     rows, form = Rows(parts.x.shape), parts.form

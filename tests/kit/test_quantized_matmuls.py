@@ -22,10 +22,10 @@ from tvm_ffi import structural_map
 from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
 from chapters.kit.cpu import vnni
 from chapters.kit.ir.tensor_ir import nodes, with_fields
-from chapters.kit.quantized.blocks import Codes, Form, pack
+from chapters.kit.quantized.blocks import Codes, PackedLayout, pack
 from chapters.kit.quantized.dequantize import int64s, kernel
 from chapters.kit.quantized.dot_products import dot_products
-from chapters.kit.quantized.schedule_coded_products import coded_product, schedule
+from chapters.kit.quantized.schedule_quantized_matmuls import match_quantized_matmul, schedule
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined, multiply_codes
 
@@ -35,14 +35,14 @@ LANES = HERE.lanes if HERE else 16
 M = tirx.Var("m", "int64")
 
 
-def forms(lanes: int) -> dict[str, Form]:
+def forms(lanes: int) -> dict[str, PackedLayout]:
     """The forms of the types of files, by the name of one of those types."""
     return {
-        "Q4_1": Form(4, 32, True, "float16", lanes),
-        "Q4_0": Form(4, 32, False, "float16", lanes),
-        "Q8_0": Form(8, 32, False, "float16", lanes),
-        "Q6_K": Form(8, 16, False, "float32", lanes),
-        "Q4_K": Form(4, 32, True, "float32", lanes),
+        "Q4_1": PackedLayout(4, 32, True, "float16", lanes),
+        "Q4_0": PackedLayout(4, 32, False, "float16", lanes),
+        "Q8_0": PackedLayout(8, 32, False, "float16", lanes),
+        "Q6_K": PackedLayout(8, 16, False, "float32", lanes),
+        "Q4_K": PackedLayout(4, 32, True, "float32", lanes),
     }
 
 
@@ -71,8 +71,8 @@ def gated(y, bias, gate, residual, _w) -> te.Tensor:
     return te.compute(y.shape, lambda *i: silu(*i) * gate(*i) + residual(*i), "gated")
 
 
-def coded(
-    form: Form, rows: tuple, *, n: int = N, k: int = K, behind: Callable | None = None
+def quantized(
+    form: PackedLayout, rows: tuple, *, n: int = N, k: int = K, behind: Callable | None = None
 ) -> tirx.PrimFunc:
     """The kernel (codes, scales, x, result), or (codes, scales, x, bias, gate, residual, result) with `behind`.
 
@@ -101,7 +101,7 @@ def rounds(func: tirx.PrimFunc) -> bool:
 
 def scheduled(func: tirx.PrimFunc, exact: bool, target: Target = QUICK_HERE) -> tirx.PrimFunc:
     """`func` after its schedule, in which no buffer holds the floats of the matrix."""
-    parts = coded_product(func)
+    parts = match_quantized_matmul(func)
     found = schedule(func, target, multiply_codes, exact)
     assert "tirx.is_scheduled" in found.attrs
     dots = dot_products(target)
@@ -121,7 +121,9 @@ def compiled(kernels: dict[object, tirx.PrimFunc], target: Target = QUICK_HERE) 
     return {key: built[name] for key, name in names.items()}
 
 
-def run(function, matrix: Codes, form: Form, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+def run(
+    function, matrix: Codes, form: PackedLayout, x: np.ndarray, *others: np.ndarray
+) -> np.ndarray:
     """What a kernel writes into an array of NaN. It writes into no other array, nor beside one."""
     shape = (*x.shape[:-1], len(matrix.codes))
     inputs = [*pack(matrix, form), x, *others]
@@ -133,7 +135,7 @@ def run(function, matrix: Codes, form: Form, x: np.ndarray, *others: np.ndarray)
     return guarded[-1].array
 
 
-def random_codes(form: Form, n: int = N, k: int = K) -> Codes:
+def random_codes(form: PackedLayout, n: int = N, k: int = K) -> Codes:
     """Random codes, others for each n. Weights have both signs, and each group a scale and a minimum of its own."""
     random = np.random.default_rng([form.bits, n])
     scales = random.uniform(0.5, 1.5, (n, k // form.group)).astype(form.scale)
@@ -183,7 +185,7 @@ def rounding(x: np.ndarray, matrix: Codes) -> np.ndarray:
     return off @ np.abs(matrix.floats().astype("float64")).T
 
 
-def check(function, form: Form, matrix: Codes, rows: tuple, exact: bool) -> None:
+def check(function, form: PackedLayout, matrix: Codes, rows: tuple, exact: bool) -> None:
     """The numbers of a kernel: for x that 8 bits represent, and for any x within what rounding it explains."""
     shape = (*rows, matrix.codes.shape[1])
     x = whole(form.group, *shape)
@@ -215,7 +217,7 @@ def on_this_machine(kind: str, exact: bool) -> dict:
     wanted = [(one, None) for one in SHAPES] + [(one, gated) for one in WITH_EPILOGUE]
     return compiled(
         {
-            (rows, behind): scheduled(coded(FORMS[kind], rows, behind=behind), exact)
+            (rows, behind): scheduled(quantized(FORMS[kind], rows, behind=behind), exact)
             for rows, behind in wanted
             if kind in ALL_SHAPES or rows in FEW_SHAPES
         }
@@ -263,7 +265,9 @@ def test_a_matrix_that_several_threads_multiply(kind, exact):
     assert form.bytes_of(n, k) > 1 << 16
     matrix = random_codes(form, n, k)
     here = Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})  # optimized
-    kernels = {rows: scheduled(coded(form, rows, n=n, k=k), exact, here) for rows in [(1,), (1, M)]}
+    kernels = {
+        rows: scheduled(quantized(form, rows, n=n, k=k), exact, here) for rows in [(1,), (1, M)]
+    }
     for rows, function in compiled(kernels, here).items():
         check(function, form, matrix, concrete(rows)[-1], exact)
 
@@ -275,7 +279,7 @@ def test_a_form_with_other_lanes_is_multiplied_in_floats(kind, lanes):
     if HERE and lanes == HERE.lanes:
         pytest.skip("this processor's own number of lanes")
     form, n = forms(lanes)[kind], 5 * lanes
-    kernels = {rows: scheduled(coded(form, rows, n=n), False) for rows in [(9,), (1, M)]}
+    kernels = {rows: scheduled(quantized(form, rows, n=n), False) for rows in [(9,), (1, M)]}
     for rows, function in compiled(kernels).items():
         for shape in concrete(rows):
             check(function, form, random_codes(form, n), shape, exact=True)
@@ -376,9 +380,9 @@ def target_of(name: str) -> Target:
     return Target({"kind": "llvm", **attributes})
 
 
-def assembly(form: Form, exact: bool, target: Target) -> list[str]:
+def assembly(form: PackedLayout, exact: bool, target: Target) -> list[str]:
     """The instructions of a kernel for one row of x, one per line."""
-    kernel = scheduled(coded(form, (1,)), exact, target).with_attr("global_symbol", "main")
+    kernel = scheduled(quantized(form, (1,)), exact, target).with_attr("global_symbol", "main")
     return tvm.compile(kernel, target).mod.inspect_source("asm").splitlines()
 
 
@@ -432,7 +436,7 @@ RUN = {
 
 
 @cache
-def on(name: str) -> tuple[dict[str, Form], dict]:
+def on(name: str) -> tuple[dict[str, PackedLayout], dict]:
     """The forms for a target of RUN, and its compiled kernels, which this machine can run."""
     features, attributes = RUN[name]
     if not runs_here(*features):
@@ -441,7 +445,7 @@ def on(name: str) -> tuple[dict[str, Form], dict]:
     dots = dot_products(target)
     own = forms(dots.lanes if dots else 16)
     kernels = {
-        (kind, rows): scheduled(coded(form, rows), False, target)
+        (kind, rows): scheduled(quantized(form, rows), False, target)
         for kind, form in own.items()
         for rows in [(9,), (1, M)]
     }
@@ -511,7 +515,7 @@ def without_sdot(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def test_the_numbers_of_sdot(kind):
     """The kernels for ARM, with sdot spelled out, on any processor."""
     target, form = target_of("cortex-a76"), forms(4)[kind]
-    function = compiled({0: without_sdot(scheduled(coded(form, (3,)), False, target))})[0]
+    function = compiled({0: without_sdot(scheduled(quantized(form, (3,)), False, target))})[0]
     check(function, form, random_codes(form), (3,), exact=False)
 
 
@@ -527,7 +531,7 @@ def behind_sums(element: Callable) -> tirx.PrimFunc:
 
         return te.compute(y.shape, added, "behind")
 
-    return coded(FORMS["Q4_1"], (N,), behind=behind)
+    return quantized(FORMS["Q4_1"], (N,), behind=behind)
 
 
 def summed(y, bias, gate, residual, _w) -> te.Tensor:
@@ -554,7 +558,7 @@ def plain() -> tirx.PrimFunc:
 
 
 def floats_returned() -> tirx.PrimFunc:
-    func = coded(FORMS["Q4_1"], (3,))
+    func = quantized(FORMS["Q4_1"], (3,))
     root = func.body.block
     (weights,) = root.alloc_buffers
     body = SBlockRealize([], True, with_fields(root, alloc_buffers=[]))
@@ -566,12 +570,12 @@ KEPT = {
     "the epilogue reads the transposed": lambda: behind_sums(lambda y, w, i, j: y[j, i]),
     "the epilogue reads the next row": lambda: behind_sums(lambda y, w, i, j: y[(i + 1) % N, j]),
     "the epilogue reads two sums": lambda: behind_sums(lambda y, w, i, j: y[i, j] + y[i, 0]),
-    "the epilogue is a sum": lambda: coded(FORMS["Q4_1"], (3,), behind=summed),
+    "the epilogue is a sum": lambda: quantized(FORMS["Q4_1"], (3,), behind=summed),
     "the floats are a result": floats_returned,
     "the matrix is in floats": plain,
     "only the matrix is unpacked": lambda: kernel(FORMS["Q4_1"], (N, K)),
     # it cannot run on the tiles of the sums: the rest would be computed nowhere
-    "the result has more columns": lambda: coded(FORMS["Q4_1"], (9,), behind=padded),
+    "the result has more columns": lambda: quantized(FORMS["Q4_1"], (9,), behind=padded),
 }
 
 

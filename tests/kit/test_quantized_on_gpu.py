@@ -22,9 +22,9 @@ from chapters.kit.gpu.launches import Engine, HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU, cuda
 from chapters.kit.gpu.warp_access import accesses
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.quantized.blocks import Codes, Form, pack
-from chapters.kit.quantized.coded_products_on_gpu import FEW, schedule
+from chapters.kit.quantized.blocks import Codes, PackedLayout, pack
 from chapters.kit.quantized.dequantize import kernel
+from chapters.kit.quantized.quantized_matmuls_on_gpu import FEW, schedule
 from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined
@@ -33,13 +33,13 @@ from tests.support.planted_faults import needs_compiler, runs_here
 
 LANES = 16
 FORMS = {
-    "Q4_1": Form(4, 32, True, "float16", LANES),
-    "Q8_0": Form(8, 32, False, "float16", LANES),
-    "Q6_K": Form(8, 16, False, "float32", LANES),
-    "Q4_K": Form(4, 32, True, "float32", LANES),
-    "Q4_0, 1 lane": Form(4, 32, False, "float16", 1),
-    "Q4_1, 1 lane": Form(4, 32, True, "float16", 1),
-    "Q4_1, 32 lanes": Form(4, 32, True, "float16", 32),
+    "Q4_1": PackedLayout(4, 32, True, "float16", LANES),
+    "Q8_0": PackedLayout(8, 32, False, "float16", LANES),
+    "Q6_K": PackedLayout(8, 16, False, "float32", LANES),
+    "Q4_K": PackedLayout(4, 32, True, "float32", LANES),
+    "Q4_0, 1 lane": PackedLayout(4, 32, False, "float16", 1),
+    "Q4_1, 1 lane": PackedLayout(4, 32, True, "float16", 1),
+    "Q4_1, 32 lanes": PackedLayout(4, 32, True, "float16", 32),
 }
 no_vulkan = wgsl_on_vulkan.missing() or wgsl_on_vulkan.missing("float16")
 needs_vulkan = pytest.mark.skipif(bool(no_vulkan), reason=no_vulkan)
@@ -55,7 +55,7 @@ each_engine = pytest.mark.parametrize(
 each_target = pytest.mark.parametrize("target", [DLIGHT_CUDA, WEBGPU], ids=["CUDA", "WGSL"])
 
 
-def random_codes(form: Form, n: int, k: int) -> Codes:
+def random_codes(form: PackedLayout, n: int, k: int) -> Codes:
     """Random codes. Their weights have both signs, and each group has a scale and a minimum of its own."""
     random = np.random.default_rng(n + k)
     scales = random.uniform(0.01, 0.03, (n, k // form.group)).astype(form.scale)
@@ -105,7 +105,7 @@ def long(shape) -> list:
     return [tirx.IntImm("int64", one) if isinstance(one, int) else one for one in shape]
 
 
-def coded(form: Form, rows: tuple, n: int, k: int, behind=None) -> tirx.PrimFunc:
+def quantized(form: PackedLayout, rows: tuple, n: int, k: int, behind=None) -> tirx.PrimFunc:
     """The kernel (codes, scales, x, result), or (codes, scales, x, other, result) with `behind` of the sums and other.
 
     other: of the shape of the sums.
@@ -145,12 +145,12 @@ def name_of(value) -> str:
     return value.__name__ if callable(value) else str(value)
 
 
-def check(form: Form, rows: tuple, behind, engine: str, n: int, k: int) -> tirx.PrimFunc:
+def check(form: PackedLayout, rows: tuple, behind, engine: str, n: int, k: int) -> tirx.PrimFunc:
     """The kernel of one product, after its numbers are compared as an engine of ENGINES gives them."""
     target, run = ENGINES[engine]
     if engine == "CUDA, first thread first" and rows == (3,):
         run = every_order
-    func = schedule(coded(form, rows, n, k, behind), target)
+    func = schedule(quantized(form, rows, n, k, behind), target)
     assert "tirx.is_scheduled" in func.attrs and len(program(func, target).kernels) == 1
     rows = [9 if one is M else one for one in rows]
     matrix, x, other = random_codes(form, n, k), normal(*rows, k), normal(*rows, n)
@@ -175,7 +175,7 @@ def test_a_product(kind, rows, behind, engine):
 @pytest.mark.parametrize(("group", "bits", "lanes"), [(4, 8, 1), (8, 4, 16), (32, 4, 48)], ids=str)
 def test_a_row_that_threads_cannot_share(group, bits, lanes, rows, engine):
     """An odd number of words per row, or of threads per panel: one thread adds up a whole row."""
-    form = Form(bits, group, bits == 4, "float16", lanes)
+    form = PackedLayout(bits, group, bits == 4, "float16", lanes)
     check(form, rows, None, engine, n=lanes * 3, k=group * 3)
 
 
@@ -199,7 +199,7 @@ def test_a_residual_that_is_x(engine):
 def test_a_result_of_other_sums_gets_the_fallback(rows, target):
     """Its sums go through memory, from one kernel to the next; the floats of the matrix do not."""
     n, k = 96, 160
-    func = schedule(coded(FORMS["Q4_1"], rows, n, k, halves), target)
+    func = schedule(quantized(FORMS["Q4_1"], rows, n, k, halves), target)
     assert len(program(func, target).kernels) == 2
     assert no_floats_of_the_matrix(func, target, n * k)
 
@@ -211,7 +211,7 @@ def test_other_kernels_stay():
 
 def test_the_rule_for_one_row_stops_at_minima():
     """Why `schedule_many_rows` does not ask it; if this fails, TVM's rule has learned to read two scales."""
-    func = coded(FORMS["Q4_1"], (1,), 96, 160)
+    func = quantized(FORMS["Q4_1"], (1,), 96, 160)
     with DLIGHT_CUDA, pytest.raises(AssertionError):
         GEMVWithinBounds().apply(func, DLIGHT_CUDA, False)
 
@@ -221,7 +221,9 @@ def test_the_rule_for_one_row_stops_at_minima():
 
 @pytest.mark.parametrize("lanes", [1, 8, 16, 32])
 def test_a_warp_reads_contiguous_codes(lanes):
-    func = schedule(coded(Form(4, 32, True, "float16", lanes), (1,), 256, 2048), DLIGHT_CUDA)
+    func = schedule(
+        quantized(PackedLayout(4, 32, True, "float16", lanes), (1,), 256, 2048), DLIGHT_CUDA
+    )
     found = [one for one in accesses(func, DLIGHT_CUDA) if one.scope == "global"]
     for one in found:
         assert one.sectors == one.least_sectors
@@ -233,7 +235,7 @@ def test_a_warp_reads_contiguous_codes(lanes):
 
 def test_several_rows_load_each_code_once():
     for rows in (1, 4, FEW):
-        func = schedule(coded(FORMS["Q4_1"], (rows,), 96, 256, gated), DLIGHT_CUDA)
+        func = schedule(quantized(FORMS["Q4_1"], (rows,), 96, 256, gated), DLIGHT_CUDA)
         moved = [one.bytes_moved for one in accesses(func, DLIGHT_CUDA) if one.buffer == "codes"]
         assert moved == [96 * 256 // 2]
 
@@ -244,7 +246,7 @@ def test_several_rows_load_each_code_once():
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
 def test_nothing_spills(kind, rows, arch):
     target = cuda(arch)
-    func = schedule(coded(FORMS[kind], (rows,), 2048, 2048, gated), target)
+    func = schedule(quantized(FORMS[kind], (rows,), 2048, 2048, gated), target)
     used = resources(text(func, target), arch)
     assert 0 < used.registers <= 64
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
