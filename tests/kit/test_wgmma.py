@@ -113,12 +113,12 @@ CAUGHT = {
         "wrote a sum after the last wgmma.fence",
     ),
     "a sum is written between the first fence and the first product": (
-        (r"tvm_builtin_ptx_wgmma_fence\w+\(\);", r"\g<0> if (turn_1 + kb_1 == 0) own_ptr[5] += 1;"),
+        (r"tvm_builtin_ptx_wgmma_fence\w+\(\);", r"\g<0> if (turn_1 + kb_1 == 0) totals_ptr[5] += 1;"),
         r"In main_kernel, thread \(\d+, 0, 0\) of block \(\d, 0, 0\) wrote a sum after the last wgmma.fence, "
         "number 5 of the product's: a wgmma.fence is missing between the write and the product",
     ),
     "a sum is touched while products are in flight": (
-        (r"tvm_builtin_ptx_wgmma_commit\w+\(\);", r"\g<0> own_ptr[5] += 1;"),
+        (r"tvm_builtin_ptx_wgmma_commit\w+\(\);", r"\g<0> totals_ptr[5] += 1;"),
         "writes a sum while a wgmma that adds to it is in flight",
     ),
     "the copies do not know the mbarriers": (

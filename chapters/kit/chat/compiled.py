@@ -75,7 +75,7 @@ def kernel_passes(
     funcs = [(g.name_hint, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     brought = {name for name, func in funcs if not needs_schedule(func)}
     _, by = scheduled_by(mod, passes, target)
-    return {name: made for name, made in by.items() if name not in brought}
+    return {name: scheduler for name, scheduler in by.items() if name not in brought}
 
 
 def _build_decoder(

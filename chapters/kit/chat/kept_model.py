@@ -44,12 +44,12 @@ class Decoder:
 
 
 def load_or_compile(
-    facts: object, whose: Mapping[str, str], compile_it: Callable[[], Decoder]
+    facts: object, owners: Mapping[str, str], compile_it: Callable[[], Decoder]
 ) -> tuple[Decoder, bool]:
     """(the decoder, whether it was kept). A decoder that was kept has the path of a library as its `executable`.
 
     facts: what determines the decoder beside the course's files, this machine's processor and the version of TVM; the
-    same values have the same `repr`. whose: for each chapter whose passes take part, whose code that is. Raises
+    same values have the same `repr`. owners: for each chapter whose passes take part, whose code that is. Raises
     ValueError if the cache's folder is not private. A machine without a C compiler cannot link a library: there the
     decoder is compiled at each start.
     """
@@ -63,21 +63,21 @@ def load_or_compile(
         manifest, library = read_manifest(folder), folder / LIBRARY
         files = manifest["files"].items()
         same = all(hash_of(ROOT / name) == known for name, known in files)
-        if same and manifest["whose"] == whose and hash_of(library) == manifest["library"]:
+        if same and manifest["owners"] == owners and hash_of(library) == manifest["library"]:
             return Decoder(library, **manifest["decoder"]), True
-    made = compile_it()
+    decoder = compile_it()
     with contextlib.suppress(OSError, RuntimeError):  # a full disk, or no compiler that could link
-        keep_entry(folder, lambda new: _write_entry(new, made, whose))
-    return made, False
+        keep_entry(folder, lambda new: _write_entry(new, decoder, owners))
+    return decoder, False
 
 
-def _write_entry(new: Path, made: Decoder, whose: Mapping[str, str]) -> dict:
+def _write_entry(new: Path, decoder: Decoder, owners: Mapping[str, str]) -> dict:
     """Write the library into the folder `new`; the manifest."""
-    made.executable.export_library(str(new / LIBRARY))
+    decoder.executable.export_library(str(new / LIBRARY))
     return {
         "library": hash_of(new / LIBRARY),
-        "decoder": {"names": list(made.names), "cache": made.cache, "lanes": made.lanes},
-        "whose": dict(whose),
+        "decoder": {"names": list(decoder.names), "cache": decoder.cache, "lanes": decoder.lanes},
+        "owners": dict(owners),
         "files": {name: hash_of(ROOT / name) for name in _list_course_files()},
     }
 

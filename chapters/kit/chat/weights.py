@@ -195,12 +195,12 @@ class Weights:
             "mlp.down_proj": [("ffn_down", hidden, inner)],
         }
         for i in range(c.num_hidden_layers):
-            layer, ours = f"blk.{i}.", f"model.layers.{i}."
+            layer, target = f"blk.{i}.", f"model.layers.{i}."
             for name, parts in in_layer.items():
-                own = [(f"{layer}{part}", n, k) for part, n, k in parts]
-                self.matrices[f"{ours}{name}"] = self._parts(own)
-            self.vectors[f"{ours}input_layernorm.weight"] = f"{layer}attn_norm"
-            self.vectors[f"{ours}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
+                prefixed = [(f"{layer}{part}", n, k) for part, n, k in parts]
+                self.matrices[f"{target}{name}"] = self._parts(prefixed)
+            self.vectors[f"{target}input_layernorm.weight"] = f"{layer}attn_norm"
+            self.vectors[f"{target}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
         # only now, because a file may announce a head of any size, and the shapes above show whether that is true
         check_memory(config, 24 * config.context_window_size * d)  # float64 on the way
         self.rope = rope_table(config, self._rope_factors())

@@ -87,13 +87,13 @@ def cpu_kernel(
     float32. By the number of rows the kernel chooses, when it runs, between one thread, all threads, and all threads
     with stores that bypass the cache (only where a row is a whole number of cache lines).
     """
-    made = Rows(tuple(dims), hidden_size, dtype, epsilon)
-    shape, rows, can_stream = [*dims, hidden_size], made.count, made.can_stream
-    row_bytes = hidden_size * made.item_bytes
+    row_facts = Rows(tuple(dims), hidden_size, dtype, epsilon)
+    shape, rows, can_stream = [*dims, hidden_size], row_facts.count, row_facts.can_stream
+    row_bytes = hidden_size * row_facts.item_bytes
     alone_rows = ALONE_BYTES // (4 * row_bytes)
     most_rows = STREAM_BYTES // (2 * row_bytes) if can_stream else 2**62
-    in_cache = _row_of_pairs_in_cache if made.paired else _row_in_cache
-    streamed = _row_of_pairs_streamed if made.paired else _row_streamed
+    in_cache = _row_of_pairs_in_cache if row_facts.paired else _row_in_cache
+    streamed = _row_of_pairs_streamed if row_facts.paired else _row_streamed
     stored_as = "float32" if dtype == "bfloat16" else dtype  # a line of pairs is a line of bits
 
     @T.prim_func(private=True)
@@ -109,14 +109,14 @@ def cpu_kernel(
         with T.attr(T.int32(0), "pragma_import_llvm", llvm_text(stored_as)):
             if rows <= alone_rows:
                 for row in T.serial(rows):
-                    in_cache(made, x1, x2, weight, norm, total, row)
+                    in_cache(row_facts, x1, x2, weight, norm, total, row)
             else:
                 if rows <= most_rows:
                     for row in T.parallel(rows):
-                        in_cache(made, x1, x2, weight, norm, total, row)
+                        in_cache(row_facts, x1, x2, weight, norm, total, row)
                 elif can_stream:  # decided while the kernel is built: no code for other rows
                     for row in T.parallel(rows):
-                        streamed(made, x1, x2, weight, norm, total, row)
+                        streamed(row_facts, x1, x2, weight, norm, total, row)
 
     return add_norm
 

@@ -88,9 +88,11 @@ def reads_only_its_own(block: SBlock, buffer: tirx.Buffer) -> bool:
     """
     stores, found = nodes(block.body, tirx.BufferStore), loads(block.body, buffer)
     elementwise = block.init is None and len(stores) == 1
-    own = all(structural_equal(list(load.indices), list(stores[0].indices)) for load in found)
+    same_index = all(
+        structural_equal(list(load.indices), list(stores[0].indices)) for load in found
+    )
     whole = structural_equal([list(store.buffer.shape) for store in stores], [list(buffer.shape)])
-    return elementwise and own and bool(found) and whole
+    return elementwise and same_index and bool(found) and whole
 
 
 def weight_shape(func: tirx.PrimFunc) -> tuple[int, int]:

@@ -45,8 +45,8 @@ def rename_instructions(text: str) -> str:
         return text
     text = _FUNCTION.sub(lambda found: "" if _has_stand_in(found[0]) else found[0], text)
     text = _WGMMA.sub(lambda found: f"wgmma<{_TYPES[found[1]]}, {found[2]}>(", text)
-    for theirs, ours in _NAMES.items():
-        text = re.sub(theirs, ours, text)
+    for instruction, function in _NAMES.items():
+        text = re.sub(instruction, function, text)
     text = text.replace("const __grid_constant__ CUtensorMap", "CUtensorMap")
     # a fence must know the sums, to see that none is written between it and the next product
     sums = ", ".join(sorted(set(_SUMS.findall(text))))

@@ -53,8 +53,8 @@ def dynamic_shared_bytes(device: tirx.PrimFunc) -> int:
 
 def buffers_in(device: tirx.PrimFunc, *scopes: str) -> list[tirx.Buffer]:
     """The buffers in memory of these scopes that a device function allocates."""
-    made = [one.buffer for one in nodes(device.body, tirx.AllocBuffer)]
-    return [buffer for buffer in made if str(buffer.scope()) in scopes]
+    allocated = [one.buffer for one in nodes(device.body, tirx.AllocBuffer)]
+    return [buffer for buffer in allocated if str(buffer.scope()) in scopes]
 
 
 def bytes_of(buffer: tirx.Buffer) -> int:

@@ -139,10 +139,10 @@ def _cache_per_kernel(make: Callable) -> Callable:
     """`make(func, target)`, called once for kernels that are equal down to their names, as many answers' are."""
 
     @lru_cache(maxsize=128)
-    def made(kernel: tvm_ffi.StructuralKey, _names: str, target: tvm.target.Target):
+    def cached(kernel: tvm_ffi.StructuralKey, _names: str, target: tvm.target.Target):
         return make(kernel.key, target)
 
-    return lambda func, target: made(tvm_ffi.StructuralKey(func), func.script(), target)
+    return lambda func, target: cached(tvm_ffi.StructuralKey(func), func.script(), target)
 
 
 host_program = _cache_per_kernel(HostProgram)
@@ -174,7 +174,7 @@ def target_of(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.target.
 def find_pipeline(mod: tvm.IRModule) -> str:
     """The name of TVM's pipeline that lowers `mod`: the attribute PIPELINE of its function, else "s_tir"."""
     attrs = (func.attrs for func in mod.functions.values())
-    return next((str(own[PIPELINE]) for own in attrs if PIPELINE in own), "s_tir")
+    return next((str(one[PIPELINE]) for one in attrs if PIPELINE in one), "s_tir")
 
 
 def _split_host_and_device(func: tvm.tirx.PrimFunc, target: tvm.target.Target):

@@ -155,8 +155,8 @@ class LinearLayer:
             return next((value for piece, value in held if structural_equal(piece, load)), load)
 
         value = structural_map(self.value, (TensorLoad, from_register))
-        own = {self.total: total, **{a: _cast_index(a, index) for a, index in where}}
-        return with_fresh_lets(substitute(value, own))
+        values = {self.total: total, **{a: _cast_index(a, index) for a, index in where}}
+        return with_fresh_lets(substitute(value, values))
 
 
 def is_compact(buffer: Var) -> bool:

@@ -46,7 +46,7 @@ def _add_products(layer, A, sums, a, b, first_row, first_column, lane):
 
 
 @T.inline
-def _add_lanes(sums, own, lane):
+def _add_lanes(sums, lane_sum, lane):
     """Add up the lanes' sums; lane l keeps the one of row l // COLUMNS and column l % COLUMNS."""
     for r in T.unroll(sums.shape[0]):
         for c in T.unroll(COLUMNS):
@@ -54,7 +54,7 @@ def _add_lanes(sums, own, lane):
                 other = T.meta_var(T.shift_right(T.int32(WARP // 2), step))
                 sums[r, c] += T.tvm_warp_shuffle_xor(ALL, sums[r, c], other, WARP, WARP)
             if lane == r * COLUMNS + c:
-                own[0] = sums[r, c]
+                lane_sum[0] = sums[r, c]
 
 
 def _store(layer, D, total, row, column):
@@ -89,7 +89,7 @@ def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
         a = T.alloc_buffer((PIECE,), layer.dtype, scope="local")
         b = T.alloc_buffer((COLUMNS, PIECE), layer.dtype, scope="local")
         sums = T.alloc_buffer((bucket, COLUMNS), "float32", scope="local")
-        own = T.alloc_buffer((1,), "float32", scope="local")
+        lane_sum = T.alloc_buffer((1,), "float32", scope="local")
         lane: T.let = thread % WARP
         first_row: T.let = rows_before * bucket
         first_column: T.let = (block * WARPS + thread // WARP) * COLUMNS
@@ -99,8 +99,8 @@ def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
         _add_products(layer, A, sums, a, b, first_row, first_column, lane)
         row: T.let = first_row + lane // COLUMNS
         column: T.let = first_column + lane % COLUMNS
-        _add_lanes(sums, own, lane)
+        _add_lanes(sums, lane_sum, lane)
         if (lane < bucket * COLUMNS) & (row < m) & (column < n):
-            _store(layer, D, own[0], row, column)
+            _store(layer, D, lane_sum[0], row, column)
 
     return main.body

@@ -179,7 +179,7 @@ def _reads_results(nest: Nest, epilogue: Nest) -> bool:
 
 def _is_simple(nest: Nest, around: Sequence[For], output: Var) -> bool:
     """Whether the block stores to one place, init included, and `output` does not decide how often it runs."""
-    block, store, own = nest.block, nest.block.body, nest.loops[len(around) :]
+    block, store, inner = nest.block, nest.block.body, nest.loops[len(around) :]
     if not isinstance(store, BufferStore) or block.match_buffers or uses_pointers(nest.realize):
         return False
     if block.init is not None:
@@ -187,7 +187,7 @@ def _is_simple(nest: Nest, around: Sequence[For], output: Var) -> bool:
         if not there or not structural_equal(block.init.indices, store.indices):
             return False
     steps = all(loop.step is None or is_one(loop.step) for loop in nest.loops)
-    return steps and not mentions([[loop.min, loop.extent] for loop in own], output)
+    return steps and not mentions([[loop.min, loop.extent] for loop in inner], output)
 
 
 def _common_loops(one: Nest, other: Nest) -> list[For]:

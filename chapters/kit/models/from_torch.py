@@ -122,8 +122,8 @@ def tensor(value) -> tvm.runtime.Tensor:
     import torch
 
     dense = value.detach() if value.layout == torch.strided else value.detach().to_dense()
-    own = dense.resolve_neg().clone(memory_format=torch.contiguous_format)
-    return tvm.runtime.from_dlpack(own)
+    copied = dense.resolve_neg().clone(memory_format=torch.contiguous_format)
+    return tvm.runtime.from_dlpack(copied)
 
 
 def _import_source(name: str) -> ModuleType:
@@ -195,9 +195,9 @@ def _run_copy(model, inputs) -> list[np.ndarray]:
         }
     try:
         # the copies are given, because deepcopy refuses tensors that were computed, as weight_norm makes them
-        own, (args, kwargs) = copy.deepcopy((model, arguments(inputs)), copies)
+        copied, (args, kwargs) = copy.deepcopy((model, arguments(inputs)), copies)
         with torch.inference_mode():
-            returned = own(*args, **kwargs)
+            returned = copied(*args, **kwargs)
     except Exception as error:
         raise Refused(
             f"The model does not accept its example inputs: {_explain(error)}."

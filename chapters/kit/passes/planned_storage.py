@@ -110,8 +110,8 @@ def read_plan(lowered: tvm.IRModule) -> StoragePlan:
     found: list[Storage] = []
     for gvar, func in lowered.functions_items():
         if isinstance(func, relax.Function):
-            made = [_read_allocation(gvar.name_hint, call) for call in calls_in(func.body)]
-            found += filter(None, made)
+            storages = [_read_allocation(gvar.name_hint, call) for call in calls_in(func.body)]
+            found += filter(None, storages)
     return StoragePlan(tuple(found))
 
 

@@ -107,21 +107,21 @@ def _draw(
     """The HTML of a block. numbers: the steps of scale and minimum. step: that of half a byte; texts: of a weight."""
     read = _read(block)
     head = "".join(
-        f'<span class="ub-number"{belongs(own)}>bytes {at} and {at + 1}: '
+        f'<span class="ub-number"{belongs(first)}>bytes {at} and {at + 1}: '
         f"<b>{block[at]:02x} {block[at + 1]:02x}</b>, the {name} {value[0, 0]:g}</span>"
-        for own, name, at, value in zip(
+        for first, name, at, value in zip(
             numbers, ("scale", "minimum"), (0, 2), (read.scales, read.minima), strict=True
         )
     )
     columns = []
     for at, byte in enumerate(block[NUMBERS:].tolist()):
-        own = {half: belongs(step(half, at)) for half in MASKS}
+        steps = {half: belongs(step(half, at)) for half in MASKS}
         hexed = "".join(
-            f'<b class="ub-{half}"{own[half]}>{digit:x}</b>'
+            f'<b class="ub-{half}"{steps[half]}>{digit:x}</b>'
             for half, digit in (("high", byte >> 4), ("low", byte & 15))
         )
         cells = "".join(
-            f'<small>{found[at]}</small><i class="ub-{half}"{attributes(texts(half, found[at]))}{own[half]}></i>'
+            f'<small>{found[at]}</small><i class="ub-{half}"{attributes(texts(half, found[at]))}{steps[half]}></i>'
             for half, found in belongs_to.items()
         )
         columns.append(

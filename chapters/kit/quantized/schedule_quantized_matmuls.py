@@ -127,9 +127,9 @@ def _replace_by_int8_product(
 ) -> tirx.PrimFunc:
     """`func` with the blocks that unpack and multiply replaced by the loops of `int8_product`."""
     (n, k) = (int(extent) for extent in parts.weights.shape)
-    made = int8_product(parts.form, n, k, list(parts.x.shape), dots, multiply)
+    kernel = int8_product(parts.form, n, k, list(parts.x.shape), dots, multiply)
     buffers = (parts.codes, parts.scales, parts.x, parts.sums)
-    inner = substitute(made.body.block, dict(zip(made.params, buffers, strict=True)))
+    inner = substitute(kernel.body.block, dict(zip(kernel.params, buffers, strict=True)))
     root = func.body.block
     behind = list(root.body.seq)[2:]
     kept = [one for one in root.alloc_buffers if not one.same_as(parts.weights)]

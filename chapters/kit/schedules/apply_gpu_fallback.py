@@ -65,14 +65,14 @@ def _keep_values_in_registers(sch: Schedule) -> None:
     """Put each buffer of the kernel that a single statement of its body uses into the memory of a thread."""
     root = sch.get(sch.get_sblock("root"))
     statements = _list_statements(root.body)
-    own = [
+    private = [
         buffer
         for buffer in root.alloc_buffers
         if buffer.scope() == "global" and sum(mentions(one, buffer) for one in statements) == 1
     ]
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         for number, write in enumerate(sch.get(block).writes):
-            if any(write.source.same_as(buffer) for buffer in own):
+            if any(write.source.same_as(buffer) for buffer in private):
                 sch.set_scope(block, number, "local")
 
 

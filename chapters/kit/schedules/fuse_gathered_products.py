@@ -59,12 +59,12 @@ class _Fuser(PyExprMutator):
             return te.compute(w.shape[:2], lambda s, j: te.sum(w[s, j, k] * x[s, k], axis=k))
 
         rows = self.builder_.emit(relax.op.squeeze(call.args[1], [2]))
-        made = self.builder_.call_te(gathered_product, *taken.args, rows)
-        found = vectorize_sums(self.builder_.get()[made.args[0]], self.target)
+        fused = self.builder_.call_te(gathered_product, *taken.args, rows)
+        found = vectorize_sums(self.builder_.get()[fused.args[0]], self.target)
         if found is None:
             return call
-        self.kernels[made.args[0]] = found.mod["main"].with_attr("tirx.is_scheduled", True)
-        return relax.op.expand_dims(self.builder_.emit(made), 2)
+        self.kernels[fused.args[0]] = found.mod["main"].with_attr("tirx.is_scheduled", True)
+        return relax.op.expand_dims(self.builder_.emit(fused), 2)
 
 
 def _can_fuse(taken: relax.Call, product: relax.Call) -> bool:

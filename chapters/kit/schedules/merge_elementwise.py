@@ -220,4 +220,4 @@ def _has_fewer(block: SBlock, reader: SBlock) -> bool:
         known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
         return len(extents) - len(known), math.prod(known)
 
-    return any(mine < other for mine, other in zip(size(block), size(reader), strict=True))
+    return any(one < other for one, other in zip(size(block), size(reader), strict=True))

@@ -98,13 +98,13 @@ def _is_whole(loops: tuple[tirx.For, ...], realize: SBlockRealize, sums: Var) ->
 
 def _read_stored_value(store: tirx.BufferStore, sums: Var, total: Var) -> Expr:
     """What is stored, of `total` in place of the sum, with 0 for each axis that has no other value."""
-    own = (TensorLoad, lambda load: total if load.source.same_as(sums) else load)
+    use_total = (TensorLoad, lambda load: total if load.source.same_as(sums) else load)
     single = {
         axis: tirx.const(0, axis.ty.dtype)
         for axis, extent in zip(store.indices, store.buffer.shape, strict=True)
         if is_one(extent)
     }
-    return substitute(structural_map(store.value, own), single)
+    return substitute(structural_map(store.value, use_total), single)
 
 
 # --- one rounding ---------------------------------------------------------------------------------
@@ -192,9 +192,9 @@ def split_start(value: Expr, total: Var, axes: tuple[Var, ...]) -> tuple[Expr | 
             return expr
         terms = _list_terms(expr)
         if isinstance(expr, tirx.Add) and sum(term.same_as(total) for term in terms) == 1:
-            own = [term for term in terms if _same_for_all_rows(term, total, axes)]
-            others = [t for t in terms if not t.same_as(total) and not any(t is o for o in own)]
-            starts.append(_add_terms(own) if own else None)
+            added = [term for term in terms if _same_for_all_rows(term, total, axes)]
+            others = [t for t in terms if not t.same_as(total) and not any(t is a for a in added)]
+            starts.append(_add_terms(added) if added else None)
             return _add_terms([total, *map(split, others)])
         if isinstance(expr, BINARY):
             return type(expr)(split(expr.a), split(expr.b))

@@ -71,8 +71,8 @@ def store_names(root: SBlockRealize) -> SBlockRealize:
         if any(block.same_as(one) for one in inside) or (is_gpu and block.init is not None):
             return block
         stores = _split_stores(block.body, [1], [0])
-        own = [*block.alloc_buffers, *(store.buffer for store in stores[:-1])]
-        return with_fields(block, body=tirx.stmt_seq(*stores), alloc_buffers=own)
+        buffers_here = [*block.alloc_buffers, *(store.buffer for store in stores[:-1])]
+        return with_fields(block, body=tirx.stmt_seq(*stores), alloc_buffers=buffers_here)
 
     body = structural_map(body, (SBlock, divide_block))
     block = with_fields(root.block, body=body, alloc_buffers=[*root.block.alloc_buffers, *buffers])

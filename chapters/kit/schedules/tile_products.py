@@ -88,20 +88,20 @@ def find_axes(block: SBlock) -> Axes:
     factors = _find_factors(block)
     spatial = [axis for axis in block.iter_vars if axis.iter_type == tirx.IterVar.DataPar]
     indices = list(block.body.indices)
-    own = [axis.var for axis in block.iter_vars[: len(indices)]]
-    if not spatial or len(spatial) != len(indices) or not all(map(Expr.same_as, indices, own)):
+    axes = [axis.var for axis in block.iter_vars[: len(indices)]]
+    if not spatial or len(spatial) != len(indices) or not all(map(Expr.same_as, indices, axes)):
         raise ValueError(UNEXPECTED)
     reads = [[mentions(list(load.indices), axis.var) for axis in spatial] for load in factors]
     column = len(spatial) - 1
     if reads[0][column] == reads[1][column]:
         raise ValueError(ONE_COLUMN)
-    mine, other = (0, 1) if reads[0][column] else (1, 0)
-    rows = [at for at in range(column) if reads[other][at] and not reads[mine][at]]
+    with_columns, other = (0, 1) if reads[0][column] else (1, 0)
+    rows = [at for at in range(column) if reads[other][at] and not reads[with_columns][at]]
     rows = [at for at in rows if _extent(spatial[at]) != 1]
     if not rows:
         raise ValueError(ONE_ROW)
     extents = _extent(spatial[rows[-1]]), _extent(spatial[column])
-    return Axes(rows[-1], column, factors[other].source, factors[mine].source, extents)
+    return Axes(rows[-1], column, factors[other].source, factors[with_columns].source, extents)
 
 
 def choose_tile_shape(
@@ -160,8 +160,8 @@ def _extent(axis: tirx.IterVar) -> int | None:
 def _has_a_loop_per_axis(sch: Schedule, product: SBlockRV) -> bool:
     """Whether each axis of `product` has a serial loop of its own, in the order of the axes."""
     realize, loops = get_realize(sch, product), [sch.get(loop) for loop in sch.get_loops(product)]
-    own = list(realize.iter_values) == [loop.loop_var for loop in loops]
-    return own and all(loop.kind == tirx.ForKind.SERIAL for loop in loops)
+    in_order = list(realize.iter_values) == [loop.loop_var for loop in loops]
+    return in_order and all(loop.kind == tirx.ForKind.SERIAL for loop in loops)
 
 
 def _merge_epilogue(sch: Schedule, product: SBlockRV) -> bool:

@@ -69,12 +69,14 @@ def _count_row_axes(block: SBlock) -> int:
     store, steps = block.body, block.iter_vars[len(spatial) :]
     if not isinstance(store, tirx.BufferStore) or not steps:
         return 0
-    own = len(store.indices) == len(spatial) and all(map(Expr.same_as, store.indices, spatial))
+    stored_at_axes = len(store.indices) == len(spatial) and all(
+        map(Expr.same_as, store.indices, spatial)
+    )
     read = [load for region in block.reads for load in loads(store.value, region.source)]
     last = steps[-1].var
     side_by_side = all(load.indices[-1].same_as(last) for load in read if mentions(load, last))
     reduces = all(axis.iter_type == tirx.IterVar.CommReduce for axis in steps)
-    return len(spatial) if own and side_by_side and reduces else 0
+    return len(spatial) if stored_at_axes and side_by_side and reduces else 0
 
 
 def _choose_width(sch: Schedule, block: SBlockRV, target: Target) -> int | None:
