@@ -121,8 +121,8 @@ class _Attention:
         length = tirx.min(self.slot[-1] + 1, window)
         blocks = (length + LANES - 1) // LANES
         self._score(queries, scores, total, head, blocks)
-        self._exponentials(scores, total, blocks)
-        self._values(scores, total, head, length, first)
+        self._exponentiate(scores, total, blocks)
+        self._weight_values(scores, total, head, length, first)
 
     def _rotate(self, queries) -> None:
         half, width = self.config.head_dim // 2, self.width
@@ -159,12 +159,12 @@ class _Attention:
             with I.serial(0, d // parts) as step:
                 for part in range(parts):
                     element = step * parts + part
-                    if self._asks(part * LANES):
+                    if self._prefetches(part * LANES):
                         near = ((0, tirx.min(block + 1, blocks - 1)), (1, tirx.min(block, NEAR)))
                         for kind, other in near:
-                            prefetch(self._cached(kind, other, head, element * LANES))
+                            prefetch(self._load_cached(kind, other, head, element * LANES))
                     place = I.ramp(element * LANES, 1, LANES)
-                    keys = _cast(self._cached(0, block, head, place), "float32")
+                    keys = _cast(self._load_cached(0, block, head, place), "float32")
                     for row in range(rows):
                         query, at = T.broadcast(queries[row, element], LANES), row * parts + part
                         I.buffer_store(sums, sums[at, lanes] + query * keys, [at, lanes])
@@ -178,16 +178,16 @@ class _Attention:
                 I.buffer_store(scores, score, [row, I.ramp(block * LANES, 1, LANES)])
                 I.buffer_store(largest, tirx.max(largest[row, lanes], score), [row, lanes])
 
-    def _asks(self, element: int) -> bool:
+    def _prefetches(self, element: int) -> bool:
         """Whether a step that reads from `element` on asks for memory ahead: once for each line of a decode step."""
         nbytes = np.dtype(str(self.cache.dtype)).itemsize
         return self.tokens == 1 and element * nbytes % CACHE_LINE == 0
 
-    def _cached(self, kind: int, block: Expr, head: Expr, at: Expr) -> Expr:
+    def _load_cached(self, kind: int, block: Expr, head: Expr, at: Expr) -> Expr:
         """An element, or several, of a block of keys (kind 0) or values (1), as the cache holds them."""
         return self.cache[block, self.layer, kind, head, at]
 
-    def _exponentials(self, scores, total, blocks: Expr) -> None:
+    def _exponentiate(self, scores, total, blocks: Expr) -> None:
         """scores: exp(score - largest); total: their sum, in every lane."""
         lanes = I.ramp(0, 1, LANES)
         most = I.alloc_buffer([self.rows], "float32", layout=None)
@@ -212,7 +212,7 @@ class _Attention:
             )
             I.buffer_store(total, T.broadcast(add, LANES), [row, lanes])
 
-    def _values(self, weights, total, head: Expr, length: Expr, first: Expr) -> None:
+    def _weight_values(self, weights, total, head: Expr, length: Expr, first: Expr) -> None:
         """The values weighted by the exponentials, divided by their sum.
 
         A decode step meanwhile asks for the keys of the next head.
@@ -228,10 +228,10 @@ class _Attention:
             with I.serial(*int64s((0, length))) as token:
                 for part, start in enumerate(firsts):
                     element = token % LANES * d + start
-                    if self._asks(part * width):
-                        prefetch(self._cached(0, token // LANES, after, element))
+                    if self._prefetches(part * width):
+                        prefetch(self._load_cached(0, token // LANES, after, element))
                     place = I.ramp(element, 1, width)
-                    values = _cast(self._cached(1, token // LANES, head, place), "float32")
+                    values = _cast(self._load_cached(1, token // LANES, head, place), "float32")
                     for row in range(self.rows):
                         weight, at = T.broadcast(weights[row, token], width), row * parts + part
                         I.buffer_store(sums, sums[at, lanes] + weight * values, [at, lanes])

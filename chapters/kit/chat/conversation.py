@@ -55,12 +55,12 @@ class Chat:
         """
         before = self.messages
         try:
-            return self._with_message(text)
+            return self._add_message(text)
         except BaseException:
             self.messages = before
             raise
 
-    def _with_message(self, text: str) -> tuple[list[int], str]:
+    def _add_message(self, text: str) -> tuple[list[int], str]:
         room, left_out = self.window - ANSWER, 0
         words = self.tokenizer.encode(text)
         kept = len(words)
@@ -120,7 +120,7 @@ class Chat:
                 for at in range(0, len(new), READ):
                     logits = self.model.feed(new[at : at + READ])
                     self.read += new[at : at + READ]
-                token = self._choose(logits)
+                token = self._choose_token(logits)
                 if token in self.tokenizer.end_of_turn:
                     break
                 new = [token]
@@ -144,7 +144,7 @@ class Chat:
             )
             self.messages.append({"role": "assistant", "content": "".join(runs)})
 
-    def _choose(self, logits: np.ndarray) -> int:
+    def _choose_token(self, logits: np.ndarray) -> int:
         best = int(logits.argmax())  # of NaN, if there is one
         if not np.isfinite(logits[best]):
             raise ValueError(

@@ -76,7 +76,7 @@ class ChatDecoder(LlamaForCausalLM):
 
     def prefill(self, input_ids: Tensor, positions: Tensor, kv_cache: Tensor):
         """Logits (1, 1, vocab_size) of the last token, and the extended cache."""
-        return super().prefill(self._embedded(input_ids), positions, kv_cache)
+        return super().prefill(self._embed_batch(input_ids), positions, kv_cache)
 
     def decode(self, input_ids: Tensor, positions: Tensor, kv_cache: Tensor):
         """The same for one token."""
@@ -84,9 +84,9 @@ class ChatDecoder(LlamaForCausalLM):
 
     def batch_verify(self, input_ids: Tensor, positions: Tensor, kv_cache: Tensor):
         """Logits (1, s, vocab_size) of all tokens, and the extended cache."""
-        return super().batch_verify(self._embedded(input_ids), positions, kv_cache)
+        return super().batch_verify(self._embed_batch(input_ids), positions, kv_cache)
 
-    def _embedded(self, input_ids: Tensor) -> Tensor:
+    def _embed_batch(self, input_ids: Tensor) -> Tensor:
         rows = self.embed(input_ids)
         return op.reshape(rows, (1, *rows.shape))
 

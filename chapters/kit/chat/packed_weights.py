@@ -33,7 +33,7 @@ class PackedWeights(Weights):
 
     def place(self) -> dict[str, np.ndarray]:
         """As Weights.place. Raises ValueError if the cache's folder is not private."""
-        room, places = self._room()
+        room, places = self._allocate()
         try:
             packed = private_folder("packed")
         except OSError:

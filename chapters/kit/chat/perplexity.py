@@ -196,9 +196,9 @@ class _Comparison:
 
     def __init__(self, file: GGUF, tokens: Sequence[int], readers: Readers, say: Callable):
         self.file, self.tokens, self.readers, self.say = file, tokens, readers, say
-        self.reference = self._losses(REFERENCE, convert_file(file, FLOATS), True)
+        self.reference = self._measure_losses(REFERENCE, convert_file(file, FLOATS), True)
 
-    def _losses(self, name: str, stored: GGUF, exact: bool) -> np.ndarray:
+    def _measure_losses(self, name: str, stored: GGUF, exact: bool) -> np.ndarray:
         self.say(name)
         return losses(self.readers.reader(stored, exact), self.tokens)
 
@@ -206,15 +206,17 @@ class _Comparison:
         """The entry for the file with `types`, multiplied as a chat would do it."""
         stored = convert_file(self.file, types)
         if name == REFERENCE:
-            return self._entry(stored, self.reference)
-        return self._entry(stored, self._losses(name, stored, exact))
+            return self._describe_losses(stored, self.reference)
+        return self._describe_losses(stored, self._measure_losses(name, stored, exact))
 
     def weights(self, name: str, types: Types) -> dict:
         """The entry for the file with `types`, multiplied in float32 by matrices of float32."""
         stored = convert_file(self.file, types)
-        return self._entry(stored, self._losses(name, convert_file(stored, FLOATS), True))
+        return self._describe_losses(
+            stored, self._measure_losses(name, convert_file(stored, FLOATS), True)
+        )
 
-    def _entry(self, stored: GGUF, found: np.ndarray) -> dict:
+    def _describe_losses(self, stored: GGUF, found: np.ndarray) -> dict:
         types = {matrix_kind(name): info.type for name, info in stored.tensors.items()}
         more = found - self.reference
         return {

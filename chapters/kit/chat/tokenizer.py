@@ -155,7 +155,7 @@ class Tokenizer:
             if number % 2:
                 ids.append(self._ids[part])
             elif part:
-                ids += self._plain(part)
+                ids += self._encode_plain(part)
         return ids
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -197,7 +197,7 @@ class Tokenizer:
             return text.encode("utf-8", "surrogateescape")
         return bytes(BYTES[character] for character in text)
 
-    def _plain(self, text: str) -> list[int]:
+    def _encode_plain(self, text: str) -> list[int]:
         text = re.sub("[\ud800-\udfff]", "\ufffd", text)  # bytes of the terminal that are not UTF-8
         if self.pieces:
             return self.pieces.encode((" " * self.space_prefix + text).replace(" ", "▁"))

@@ -185,7 +185,7 @@ class Weights:
         # the layer's name in the model -> its matrices in the file, in order, with their rows
         self.matrices = {"model.embed_tokens.matrix": [[("token_embd", c.vocab_size, hidden)]]}
         if not self.tied:
-            self.matrices["lm_head"] = self._parts([("output", c.vocab_size, hidden)])
+            self.matrices["lm_head"] = self._group_by_type([("output", c.vocab_size, hidden)])
         self.vectors = {"model.norm.weight": "output_norm"}
         heads = (("attn_q", q), ("attn_k", kv), ("attn_v", kv))
         in_layer = {
@@ -198,14 +198,16 @@ class Weights:
             layer, target = f"blk.{i}.", f"model.layers.{i}."
             for name, parts in in_layer.items():
                 prefixed = [(f"{layer}{part}", n, k) for part, n, k in parts]
-                self.matrices[f"{target}{name}"] = self._parts(prefixed)
+                self.matrices[f"{target}{name}"] = self._group_by_type(prefixed)
             self.vectors[f"{target}input_layernorm.weight"] = f"{layer}attn_norm"
             self.vectors[f"{target}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
         # only now, because a file may announce a head of any size, and the shapes above show whether that is true
         check_memory(config, 24 * config.context_window_size * d)  # float64 on the way
         self.rope = rope_table(config, self._rope_factors())
 
-    def _parts(self, matrices: list[tuple[str, int, int]]) -> list[list[tuple[str, int, int]]]:
+    def _group_by_type(
+        self, matrices: list[tuple[str, int, int]]
+    ) -> list[list[tuple[str, int, int]]]:
         """`matrices` in runs of one type, each of which is one matrix of the model."""
         runs: list[list[tuple[str, int, int]]] = []
         for name, n, k in matrices:
@@ -234,7 +236,7 @@ class Weights:
         """(name of a parameter, its array) for all parameters, one at a time."""
         for name, run in self._runs():
             spec = self._spec(run)
-            parts = [self._rows(*one) for one in run]
+            parts = [self._read_rows(*one) for one in run]
             if spec.form is None:
                 yield f"{name}.weight", np.concatenate(parts)
             else:
@@ -243,7 +245,7 @@ class Weights:
                 ):
                     yield f"{name}.{kind}", array
         for name, vector in self.vectors.items():
-            yield name, self._vector(f"{vector}.weight", self.config.hidden_size)
+            yield name, self._read_vector(f"{vector}.weight", self.config.hidden_size)
         yield "model.rope", self.rope
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -272,7 +274,7 @@ class Weights:
         MB. Codes come first, and those of the layers before the head's, as a step reads them: a product asks for memory
         a little ahead, and beyond its own codes that should be what the next product begins with.
         """
-        _, places = self._room()
+        _, places = self._allocate()
         self._fill(places)
         return places
 
@@ -280,7 +282,7 @@ class Weights:
         for name, array in self.arrays():
             places[name][...] = array
 
-    def _room(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _allocate(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """(memory for all arrays, its parts by the arrays' names)."""
 
         def order(name: str) -> tuple[bool, bool]:
@@ -298,7 +300,7 @@ class Weights:
             for name, place in places.items()
         }
 
-    def _rows(self, name: str, n: int, k: int) -> Codes | np.ndarray:
+    def _read_rows(self, name: str, n: int, k: int) -> Codes | np.ndarray:
         """A matrix of the file; of q and k, the two halves of each head's pairs apart, as the course rotates them."""
         raw, kind = self.file.raw(f"{name}.weight"), self._type(name)
         heads = {
@@ -309,7 +311,7 @@ class Weights:
             raw = raw[np.arange(n).reshape(count, -1, 2).swapaxes(1, 2).reshape(-1)]
         return read_codes(kind, raw) if kind in BLOCKS else read_floats(kind, raw)
 
-    def _vector(self, name: str, length: int) -> np.ndarray:
+    def _read_vector(self, name: str, length: int) -> np.ndarray:
         _require_shape(self.file, name, (length,))
         raw, kind = self.file.raw(name), self.file.tensors[name].type
         return (
@@ -328,7 +330,7 @@ class Weights:
             )
         factors = np.full(half, scale)
         if "rope_freqs.weight" in self.file.tensors:
-            factors *= self._vector("rope_freqs.weight", half)
+            factors *= self._read_vector("rope_freqs.weight", half)
         if not (np.isfinite(factors) & (factors > 0)).all():
             raise GGUFError(
                 f"In {self.file.path}, rope_freqs.weight must be positive numbers; convert the model again."

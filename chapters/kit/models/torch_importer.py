@@ -33,19 +33,19 @@ class TorchImporter(ExportedProgramImporter):
 
     def create_convert_map(self) -> dict[str, Callable]:
         self.mended: Counter[tuple[str, str]] = Counter()
-        products = dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), self._product)
+        products = dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), self._convert_product)
         converts = super().create_convert_map()
         converts |= {f"{name}.default": convert for name, convert in products.items()}
-        converts["amax.default"] = self._reduced(relax.op.max)
-        converts["amin.default"] = self._reduced(relax.op.min)
-        converts["prod.dim_int"] = self._reduced(relax.op.prod)
+        converts["amax.default"] = self._make_reduction(relax.op.max)
+        converts["amin.default"] = self._make_reduction(relax.op.min)
+        converts["prod.dim_int"] = self._make_reduction(relax.op.prod)
         self.sizes, self.slice_numbers = {}, converts["slice.Tensor"]
         converts["slice.Tensor"] = self._slice_by_length
         # the same tensor: TVM's are dense
         converts["_to_sparse.default"] = converts["contiguous.default"]
-        return {name: self._as_recorded(convert) for name, convert in converts.items()}
+        return {name: self._convert_as_recorded(convert) for name, convert in converts.items()}
 
-    def _as_recorded(self, convert: Callable) -> Callable:
+    def _convert_as_recorded(self, convert: Callable) -> Callable:
         """`convert`, between conversions of its operands to the dtype of the arithmetic, and of its result."""
 
         def converted(node: fx.Node) -> object:
@@ -65,7 +65,7 @@ class TorchImporter(ExportedProgramImporter):
             self.env.update(kept)
             if first is not value or not isinstance(getattr(result, "ty", None), relax.TensorType):
                 return result
-            return self._rounded(node, result, first.dtype)
+            return self._round_result(node, result, first.dtype)
 
         return converted
 
@@ -94,7 +94,7 @@ class TorchImporter(ExportedProgramImporter):
                 dtypes[one] = wide
         return dtypes
 
-    def _rounded(self, node: fx.Node, result: relax.Expr, recorded: torch.dtype) -> relax.Expr:
+    def _round_result(self, node: fx.Node, result: relax.Expr, recorded: torch.dtype) -> relax.Expr:
         """`result` in the dtype that PyTorch recorded."""
         found, wanted = str(result.ty.dtype), _dtype_name(recorded)
         if found == wanted:
@@ -114,7 +114,7 @@ class TorchImporter(ExportedProgramImporter):
         }
         return found
 
-    def _size(self, size: int | torch.SymInt) -> int | tirx.Expr:
+    def _convert_size(self, size: int | torch.SymInt) -> int | tirx.Expr:
         """A size of PyTorch, such as 2 * n, as one of TVM."""
         import sympy
 
@@ -129,7 +129,7 @@ class TorchImporter(ExportedProgramImporter):
         counts = self.mended.items()
         return ", ".join(f"{number} from {found} to {to}" for (found, to), number in counts)
 
-    def _product(self, node: fx.Node) -> relax.Expr:
+    def _convert_product(self, node: fx.Node) -> relax.Expr:
         """beta * c + alpha * a @ b for addmm and baddbmm, a @ b for mm and bmm; summed in float32 or wider."""
         *added, a, b = (self.env[one] for one in node.args)
         beta, alpha = (node.kwargs.get(name, 1) for name in ("beta", "alpha"))
@@ -155,12 +155,12 @@ class TorchImporter(ExportedProgramImporter):
             return self.slice_numbers(node)
         start = self.env.get(start, start or 0)
         if isinstance(start, int) and start < 0:
-            start = self._size(x.meta["val"].shape[axis]) + start
-        x, length = self.env[x], self._size(recorded)
+            start = self._convert_size(x.meta["val"].shape[axis]) + start
+        x, length = self.env[x], self._convert_size(recorded)
         ends = [axis], [start], [start + length * step], [step]
         return self.block_builder.emit(relax.op.strided_slice(x, *ends, assume_inbound=True))
 
-    def _reduced(self, op: Callable) -> Callable:
+    def _make_reduction(self, op: Callable) -> Callable:
         """The converter of a reduction `op` over an axis or some axes, or over all for []."""
 
         def convert(node: fx.Node) -> relax.Expr:

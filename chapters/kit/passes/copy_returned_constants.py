@@ -30,11 +30,11 @@ class _Copier(PyExprMutator):
     def visit_seq_expr_(self, seq: relax.SeqExpr) -> relax.Expr:
         blocks = [self.visit_binding_block(block) for block in seq.blocks]
         self.builder_._begin_binding_block()
-        result = self.copied(self.visit_expr(seq.body))
+        result = self.copy_constants(self.visit_expr(seq.body))
         copies = self.builder_._end_block()
         return relax.SeqExpr([*blocks, copies] if copies.bindings else blocks, result)
 
-    def copied(self, expr: relax.Expr) -> relax.Expr:
+    def copy_constants(self, expr: relax.Expr) -> relax.Expr:
         """`expr`, or a copy of the constant that it stands for; a tuple is made anew if it holds such a constant."""
         value = expr
         while isinstance(value, relax.Var) and (bound := self.lookup_binding(value)) is not None:
@@ -43,7 +43,7 @@ class _Copier(PyExprMutator):
             self.copies += 1
             return self.builder_.emit(make_copy(value))
         if isinstance(value, relax.Tuple):
-            fields = [self.copied(field) for field in value.fields]
+            fields = [self.copy_constants(field) for field in value.fields]
             same = all(new.same_as(old) for new, old in zip(fields, value.fields, strict=True))
             return expr if same else relax.Tuple(fields)
         return expr
