@@ -65,7 +65,7 @@ def kernel_passes(
     weights: Weights,
     target: Target,
     phases: Callable[..., Mapping[str, Sequence[Pass]]],
-    exact: bool = False,
+    exact: bool,
 ) -> dict[str, str]:
     """{kernel: the name of the pass that scheduled it}, for the decoder that `compile_decoder` compiles.
 

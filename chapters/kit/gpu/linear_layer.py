@@ -53,11 +53,6 @@ class LinearLayer:
         return str(self.out.dtype)
 
     @property
-    def sizes(self) -> tuple[int | Expr, int, int, str]:
-        """(rows, n, k, dtype of x and w)."""
-        return self.rows, self.n, self.k, self.dtype
-
-    @property
     def rows(self) -> int | Expr:
         """How many rows x has: a number, or an int32 expression where that is known only when the kernel is called."""
         return _multiply_extents(self.x.shape[:-1])

@@ -357,21 +357,21 @@ def _multiply_all_steps(work, A, As, Bs, a, b, sums, at):
 @parse_alone
 def _kernel(work: _TiledLayer) -> tirx.PrimFunc:
     """A function without parameters: its body uses the layer's buffers."""
-    (m, n, k, dtype), tile = work.layer.sizes, work.tile
+    layer, tile = work
     block_m, block_n, block_k, stages = tile.block_m, tile.block_n, tile.block_k, tile.stages
     warps_m, pieces, (tiles_m, groups_n) = block_m // tile.warp_m, tile.pieces, tile.fragments
-    blocks_m, blocks_n = (m + block_m - 1) // block_m, n // block_n
+    blocks_m, blocks_n = (layer.rows + block_m - 1) // block_m, layer.n // block_n
     # blocks along m that follow one another and so share rows of w
     side = math.gcd(blocks_m, 8) if isinstance(blocks_m, int) else blocks_m
     a_size, b_size = stages * block_m * block_k, stages * block_n * block_k
-    shared = {"dtype": dtype, "scope": "shared.dyn"}
+    shared = {"dtype": layer.dtype, "scope": "shared.dyn"}
 
     @T.prim_func(check_well_formed=False)
     def main():
         block = T.launch_thread("blockIdx.x", blocks_m * blocks_n)
         thread = T.launch_thread("threadIdx.x", tile.threads)
-        A = work.layer.matrix(work.layer.x)
-        D = work.layer.matrix(work.layer.out)
+        A = layer.matrix(layer.x)
+        D = layer.matrix(layer.out)
         views = T.meta_var(work.views())
         # one array, divided by hand: TVM would shorten two arrays to the elements whose indices it sees
         pool = T.alloc_buffer((a_size + b_size,), **shared)
@@ -381,7 +381,7 @@ def _kernel(work: _TiledLayer) -> tirx.PrimFunc:
         b = T.alloc_buffer((2, groups_n, 4, 2), "uint32", scope="local")
         bias = T.alloc_buffer((groups_n, 8), "float32", scope="local")
         sums = T.alloc_buffer((tiles_m, groups_n, 2, 8), "float32", scope="local")
-        out = T.alloc_buffer((8,), work.layer.out_dtype, scope="local")
+        out = T.alloc_buffer((8,), layer.out_dtype, scope="local")
         held = T.meta_var([T.alloc_buffer((8,), kind, scope="local") for kind in work.kinds])
 
         lane: T.let = thread % 32
@@ -396,7 +396,7 @@ def _kernel(work: _TiledLayer) -> tirx.PrimFunc:
         )
 
         for step in T.unroll(stages - 1):
-            if step < k // block_k:
+            if step < layer.k // block_k:
                 _start_copies(work, A, As, Bs, at, step, step)
             T.ptx["cp.async.commit_group"]()
         _start_from_bias(work, sums, bias, at)  # while the first copies are in flight
