@@ -70,7 +70,7 @@ def really_skipped(name: str) -> tuple[list[str], list[Check]]:
 @pytest.mark.parametrize("name", MACHINES)
 def test_doctor_names_what_is_skipped(name):
     with machine(name):
-        said = executors.skipped()
+        said = executors.find_skipped()
         assert said == really_skipped(name)[0]
         finding = doctor._executors()[-1]
         assert finding.mark == "--" and finding.text.endswith(f"SKIPPED: {', '.join(said)}")
@@ -93,7 +93,7 @@ def test_only_the_checks_of_these_chapters_run_gpu_code():
 
 def test_where_nothing_is_missing_doctor_says_so(monkeypatch):
     monkeypatch.setattr(cuda_on_cpu, "missing", lambda: "")
-    assert executors.skipped() == [] and "SKIPPED" not in doctor._executors()[-1].text
+    assert executors.find_skipped() == [] and "SKIPPED" not in doctor._executors()[-1].text
     assert doctor._verdict(0, 0) == "Everything the course needs is here."
     assert doctor._verdict(2, 7) == "2 thing(s) to fix."
 

@@ -145,7 +145,7 @@ def test_ctrl_c_is_heard_while_a_long_prompt_is_read(tokenizer, capsys, monkeypa
     assert "".join(chat.answer(ids)) == "yes"
     *pieces, _yes = chat.model.fed
     assert len(pieces) > 1 and max(map(len, pieces)) == 20
-    assert list(itertools.chain(*pieces)) == ids and chat.known(ids) == len(ids) - 1
+    assert list(itertools.chain(*pieces)) == ids and chat.count_known(ids) == len(ids) - 1
     whole = chat.model.feed
 
     def interrupted(tokens):

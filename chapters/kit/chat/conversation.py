@@ -98,7 +98,7 @@ class Chat:
             "The model's chat template writes nothing that has a token; use a model whose template works."
         )
 
-    def known(self, ids: Sequence[int]) -> int:
+    def count_known(self, ids: Sequence[int]) -> int:
         """How many of the first tokens of `ids` need not be fed: they are in the model's cache. Never the last."""
         pairs = zip(self.read, ids[:-1], strict=False)
         different = (n for n, (a, b) in enumerate(pairs) if a != b)
@@ -110,7 +110,7 @@ class Chat:
         Stops at an end-of-turn token, when the context is full, or when the answer repeats itself: a small model that
         always takes the most likely token may never get out of that. Tokens in the model's cache are not fed again.
         """
-        same = self.known(ids)
+        same = self.count_known(ids)
         streamer, said, tags = Streamer(self.tokenizer), [], []
         self.read, self.model.length = self.read[:same], same
         new, self.stopped = ids[same:], ""
@@ -185,7 +185,7 @@ def reply(chat: Chat, text: str) -> dict:
         ids, said = chat.prompt(text)
         if said:
             note(said)
-        begin, unread = time.perf_counter(), len(ids) - chat.known(ids)
+        begin, unread = time.perf_counter(), len(ids) - chat.count_known(ids)
         if unread > READ:
             note(f"Reading {unread} tokens …")
         with contextlib.closing(chat.answer(ids)) as pieces:

@@ -38,7 +38,7 @@ BYTES = 4  # of a word
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleQuantizedMatmulsOnGPU")
 class ScheduleQuantizedMatmulsOnGPU:
-    """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue behind the product.
+    """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue of the product.
 
     With up to FEW rows of x, each code is read once for all rows. With more rows, or a number that only the call knows,
     dlight's rule for matrix products unpacks one tile of the matrix at a time into shared memory. No kernel stores the
@@ -140,10 +140,10 @@ def _add_thread_sums(sch: Schedule, product: SBlockRV, at: LoopRV, sharing: int,
     thread, *rows = _loops_inside(sch, product, at)
     sch.reorder(*rows, thread)
     sch.bind(thread, axis)
-    for behind in sch.get_consumers(product):
+    for epilogue in sch.get_consumers(product):
         sch.set_scope(product, 0, "local")
-        sch.reverse_compute_at(behind, at)
-        _, first = sch.split(sch.add_unit_loop(behind), [1, sharing])
+        sch.reverse_compute_at(epilogue, at)
+        _, first = sch.split(sch.add_unit_loop(epilogue), [1, sharing])
         sch.bind(first, axis)
 
 

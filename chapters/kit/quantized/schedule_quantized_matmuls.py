@@ -32,7 +32,7 @@ from chapters.kit.schedules.unscheduled import map_unscheduled
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleQuantizedMatmuls")
 class ScheduleQuantizedMatmuls:
-    """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue behind the product.
+    """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue of the product.
 
     multiply: fills the sums of a tile of codes and integers.
     """
@@ -86,10 +86,10 @@ def match_quantized_matmul(func: tirx.PrimFunc) -> QuantizedMatmul | None:
 
 
 def merge_epilogue(func: tirx.PrimFunc, parts: QuantizedMatmul) -> Schedule | None:
-    """A schedule of `func` with at most one block behind the product; None if a result reads sums of other results."""
+    """A schedule of `func` with at most one block after the product; None if a result reads sums of other results."""
     sch = Schedule(func)
-    behind = sch.get_child_blocks(sch.get_sblock("root"))[2:]
-    return sch if inline_epilogue(sch, parts.sums, behind) else None
+    epilogue = sch.get_child_blocks(sch.get_sblock("root"))[2:]
+    return sch if inline_epilogue(sch, parts.sums, epilogue) else None
 
 
 def schedule(func: tirx.PrimFunc, target: Target, multiply: Multiply, exact: bool) -> tirx.PrimFunc:
@@ -98,12 +98,12 @@ def schedule(func: tirx.PrimFunc, target: Target, multiply: Multiply, exact: boo
     sch = parts and merge_epilogue(func, parts)
     if sch is None:
         return func
-    unpack, _product, *behind = sch.get_child_blocks(sch.get_sblock("root"))
+    unpack, _product, *epilogue = sch.get_child_blocks(sch.get_sblock("root"))
     dots = None if exact else dot_products(target)
     floats = all(str(one.dtype) == "float32" for one in (parts.x, parts.sums))
     if dots and floats and dots.lanes == parts.form.lanes:
-        if behind:
-            _vectorize_epilogue(sch, behind[-1], target)
+        if epilogue:
+            _vectorize_epilogue(sch, epilogue[-1], target)
         func = _replace_by_int8_product(sch.mod["main"], parts, dots, multiply)
     else:
         _fuse_unpack(sch, unpack, parts, target)
@@ -131,11 +131,11 @@ def _replace_by_int8_product(
     buffers = (parts.codes, parts.scales, parts.x, parts.sums)
     inner = substitute(kernel.body.block, dict(zip(kernel.params, buffers, strict=True)))
     root = func.body.block
-    behind = list(root.body.seq)[2:]
+    epilogue = list(root.body.seq)[2:]
     kept = [one for one in root.alloc_buffers if not one.same_as(parts.weights)]
     root = with_fields(
         root,
-        body=tirx.SeqStmt([inner.body, *behind]) if behind else inner.body,
+        body=tirx.SeqStmt([inner.body, *epilogue]) if epilogue else inner.body,
         alloc_buffers=[*kept, *inner.alloc_buffers],
     )
     return func.with_body(SBlockRealize([], True, root))
@@ -171,10 +171,10 @@ def _fuse_unpack(sch: Schedule, unpack: SBlockRV, parts: QuantizedMatmul, target
         group, word, byte = sch.split(k, [None, form.words, 4])
         steps = [word, byte]
     sch.reorder(part, tile, group, *steps, panel, row, lane)
-    (behind,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "local")]
+    (epilogue,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "local")]
     sch.set_scope(product, 0, "local")
-    sch.reverse_compute_at(behind, tile)
-    *_, column = sch.get_loops(behind)
+    sch.reverse_compute_at(epilogue, tile)
+    *_, column = sch.get_loops(epilogue)
     _, result = sch.split(column, [None, form.lanes])
     sch.vectorize(result)
     for loop in (byte, panel, row):

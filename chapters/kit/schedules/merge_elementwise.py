@@ -109,17 +109,17 @@ def inline_where_it_pays(
                 inline(sch, block)
 
 
-def inline_epilogue(sch: Schedule, sums: tirx.Var, behind: Sequence[SBlockRV]) -> bool:
-    """Inline the blocks `behind` a product into the last of them; False where TVM refuses.
+def inline_epilogue(sch: Schedule, sums: tirx.Var, epilogue: Sequence[SBlockRV]) -> bool:
+    """Inline the blocks of the `epilogue` into the last of them; False where TVM refuses.
 
     False too if that block reads other elements of `sums` than the one with the index that it writes.
     """
     try:
-        for block in reversed(behind[:-1]):
+        for block in reversed(epilogue[:-1]):
             inline(sch, block)
     except ScheduleError:
         return False
-    return not behind or reads_only_its_own(sch.get(behind[-1]), sums)
+    return not epilogue or reads_only_its_own(sch.get(epilogue[-1]), sums)
 
 
 def name_reads(body: tirx.Stmt, buffer: tirx.Var) -> tuple[tirx.Stmt, int]:

@@ -1,6 +1,6 @@
 """Recognizes a linear layer of float16 or bfloat16 with what follows it, and says what its sums may start from.
 
-`SumInFloat32` made every product of such a model round its float32 sum, and each operator behind it rounds again. In
+`SumInFloat32` made every product of such a model round its float32 sum, and each operator after it rounds again. In
 
     float16(float16(total) + bias)
 
@@ -41,7 +41,7 @@ BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 
 
 def merge_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """`func`, an NT_matmul alone or with blocks behind it, with these inlined into the last; None if it is not one.
+    """`func`, an NT_matmul alone or with blocks after it, with these inlined into the last; None if it is not one.
 
     The product is the first block, and one that is_nt_matmul; the last block is elementwise and reads of the sums only
     the one with the index that it writes.

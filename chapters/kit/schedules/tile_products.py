@@ -179,7 +179,7 @@ def _merge_epilogue(sch: Schedule, product: SBlockRV) -> bool:
 
 
 def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
-    """Schedule `product`, and with it the copies around it and the block behind it. Raises ScheduleError."""
+    """Schedule `product`, and with it the copies around it and its epilogue. Raises ScheduleError."""
     registers = vector_registers(target)
     lanes = registers.lanes(str(sch.get(product).writes[0].source.dtype))
     rows, vectors = choose_tile_shape(axes.extents, lanes, registers.count)
@@ -201,9 +201,9 @@ def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
     sch.compute_at(panel, part)
     while producers := sch.get_producers(panel):
         inline(sch, producers[-1])
-    (behind,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "local")]
+    (epilogue,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "local")]
     sch.set_scope(product, 0, "local")
-    sch.reverse_compute_at(behind, tile)
+    sch.reverse_compute_at(epilogue, tile)
 
     sch.parallel(sch.fuse(*around, part))
     for loop in (step, row, vector):
@@ -237,11 +237,11 @@ def _are_axes(block: SBlock, buffer: tirx.Buffer) -> bool:
 
 
 def pad_to_tiles(sch: Schedule, product: SBlockRV, tile: dict[int, int]) -> None:
-    """Pad the axes of `product` to whole tiles; a block behind it reads the padded sums. tile: axis -> its extent."""
-    behind = [sch.get(block) for block in sch.get_consumers(product)]
+    """Pad the axes of `product` to whole tiles; its epilogue reads the padded sums. tile: axis -> its extent."""
+    epilogue = [sch.get(block) for block in sch.get_consumers(product)]
     sch.pad_einsum(product, [tile.get(axis, 1) for axis in range(len(sch.get_loops(product)))])
-    for block in sch.get_consumers(product) if behind else []:
-        if sch.get(block) not in behind:
+    for block in sch.get_consumers(product) if epilogue else []:
+        if sch.get(block) not in epilogue:
             sch.compute_inline(block)  # the copy without the padding
 
 
