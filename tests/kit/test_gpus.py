@@ -14,7 +14,7 @@ from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
 from chapters.checking.programs import kernels
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.gpu import cuda_resources
-from chapters.kit.gpu.cuda_resources import CompileError, Resources, compile_cubin, resources
+from chapters.kit.gpu.cuda_resources import CompileError, Resources, compile_cuda, resources
 from chapters.kit.gpu.gpus import (
     ARCHITECTURES,
     BOARDS,
@@ -217,11 +217,11 @@ def test_spilled_registers_are_counted():
 
 @needs_compiler
 def test_machine_code_is_made():
-    code, report = compile_cubin('extern "C" __global__ void nothing() {}', "sm_80")
+    code, report = compile_cuda('extern "C" __global__ void nothing() {}', "sm_80")
     assert code[:4] == b"\x7fELF" and "nothing" in report
 
 
 @needs_compiler
 def test_text_that_is_not_cuda_is_refused_with_the_compilers_message():
     with pytest.raises(CompileError, match="nonsense"):
-        compile_cubin("nonsense", "sm_80")
+        compile_cuda("nonsense", "sm_80")

@@ -241,7 +241,7 @@ def test_compiles_and_spills_nothing(arch):
     target = target_of(arch)
     (func,) = kernels(as_kernels(layer(ANY, EPILOGUES["gate"][0]), target, only_layers=True))
     for name, text in HostProgram(func, target).kernels.items():
-        _, report = cuda_resources.compile_cubin(text.source, arch)
+        _, report = cuda_resources.compile_cuda(text.source, arch)
         assert not re.search(r"[1-9]\d* bytes (spill|stack)", report), (name, report)
 
 

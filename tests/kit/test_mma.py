@@ -312,7 +312,7 @@ def test_the_machine_code_has_the_instructions(arch, tmp_path):
     # sums start from the bias, so no instruction adds it
     assert not re.search(r"\badd(\.\w+)*\.f32", ptx)
     if disassembler := _disassembler():
-        code, _ = cuda_resources.compile_cubin(source, arch)
+        code, _ = cuda_resources.compile_cuda(source, arch)
         file = tmp_path / "kernel.cubin"
         file.write_bytes(code)
         command = [disassembler, "-c", file]

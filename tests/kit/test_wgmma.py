@@ -264,7 +264,7 @@ def test_wide_tiles_for_large_layers_and_small_ones_where_few_are_needed():
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_compiles_without_spills_and_runs_on_while_it_multiplies(tile, out):
     source = planted_faults.source_of(wgmma_matmul(1000, 2048, 1024, "bfloat16", out, tile))
-    _, report = cuda_resources.compile_cubin(source, ARCH)
+    _, report = cuda_resources.compile_cuda(source, ARCH)
     used = cuda_resources.resources(source, ARCH)
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
     used = dataclasses.replace(used, shared_bytes=tile.shared_bytes)
@@ -301,4 +301,4 @@ def test_the_instructions_are_there():
 def test_no_other_architecture_has_them(arch):
     source = planted_faults.source_of(wgmma_matmul(64, 16, 64, tile=WgmmaTile(64, 16, 2)))
     with pytest.raises(cuda_resources.CompileError):
-        cuda_resources.compile_cubin(source, arch)
+        cuda_resources.compile_cuda(source, arch)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
+import psutil
 
 from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Streamer, Tokenizer
@@ -206,7 +207,7 @@ def reply(chat: Chat, text: str) -> dict:
             "tokens_per_second": (len(tokens) - 1) / (tokens[-1] - tokens[0]),
             "first_token_seconds": tokens[0] - begin,
             "tokens_to_read": chat.new,
-            "resident_bytes": measure_resident(),
+            "resident_bytes": psutil.Process().memory_info().rss,
         }
         note(describe_turn(measured))
     if interrupt:
@@ -224,10 +225,3 @@ def describe_turn(measured: dict) -> str:
         s="" if measured["tokens_to_read"] == 1 else "s",
         megabytes=measured["resident_bytes"] / 1e6,
     )
-
-
-def measure_resident() -> int:
-    """The memory of this process that is in RAM, in bytes."""
-    import psutil
-
-    return psutil.Process().memory_info().rss

@@ -71,21 +71,17 @@ def missing() -> str:
     return ""
 
 
-def compile_cubin(source: str, arch: str) -> tuple[bytes, str]:
-    """(the machine code, the compiler's report) of the CUDA C `source` for `arch`, such as "sm_90a".
-
-    Raises CompileError with the compiler's messages.
-    """
-    return _compile(source, arch, "CUBIN")
-
-
 def compile_ptx(source: str, arch: str) -> str:
     """The PTX that the compiler makes of the CUDA C `source` for `arch`. Raises CompileError."""
-    return _compile(source, arch, "PTX")[0].rstrip(b"\0").decode()
+    return compile_cuda(source, arch, "PTX")[0].rstrip(b"\0").decode()
 
 
-def _compile(source: str, arch: str, what: str) -> tuple[bytes, str]:
-    """(the code, the compiler's report); what: "CUBIN" or "PTX". The same text is compiled once on this machine."""
+def compile_cuda(source: str, arch: str, what: str = "CUBIN") -> tuple[bytes, str]:
+    """(the code, the compiler's report) of the CUDA C `source` for `arch`, such as "sm_90a".
+
+    what: "CUBIN" for machine code, or "PTX". The same text is compiled once on this machine. Raises CompileError with
+    the compiler's messages.
+    """
     root = _find_toolkit()
     if root is None:
         raise CompileError(missing())
@@ -150,7 +146,7 @@ _REPORTED = {
 
 def resources(source: str, arch: str) -> Resources:
     """What the one kernel in `source` uses on `arch`. Raises CompileError, also if the report has no registers."""
-    _, report = compile_cubin(source, arch)
+    _, report = compile_cuda(source, arch)
     found = {name: re.search(pattern, report) for name, pattern in _REPORTED.items()}
     if not found["registers"]:
         raise CompileError(f"The compiler's report does not count registers: {report!r}")

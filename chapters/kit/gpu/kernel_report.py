@@ -42,13 +42,10 @@ def used_by(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
     (kernel,) = HostProgram(func, cuda(arch), ASYNCHRONOUS).kernels.values()
     used = resources(kernel.source, arch)
     (device,) = lowered(func, cuda(arch))
-    shared_bytes = used.shared_bytes + dynamic_shared_bytes(device)
-    return replace(used, shared_bytes=shared_bytes), threads_of(device)
-
-
-def dynamic_shared_bytes(device: tirx.PrimFunc) -> int:
-    """The shared memory per block that a launch of a device function asks for; the compiler does not count it."""
-    return sum(map(bytes_of, buffers_in(device, "shared.dyn")))
+    asked_at_launch = sum(
+        map(bytes_of, buffers_in(device, "shared.dyn"))
+    )  # the compiler does not count it
+    return replace(used, shared_bytes=used.shared_bytes + asked_at_launch), threads_of(device)
 
 
 def buffers_in(device: tirx.PrimFunc, *scopes: str) -> list[tirx.Buffer]:

@@ -150,7 +150,10 @@ class LinearLayer:
             return next((value for piece, value in held if structural_equal(piece, load)), load)
 
         value = structural_map(self.value, (TensorLoad, from_register))
-        values = {self.total: total, **{a: _cast_index(a, index) for a, index in where}}
+        values = {
+            self.total: total,
+            **{axis: T.cast(index, str(axis.ty.dtype)) for axis, index in where},
+        }
         return with_fresh_lets(substitute(value, values))
 
 
@@ -168,11 +171,6 @@ def _multiply_extents(extents: Sequence[Expr]) -> int | Expr:
     return math.prod(
         (T.cast(extent, "int32") for extent in symbolic[1:]), start=T.cast(symbolic[0], "int32")
     )
-
-
-def _cast_index(axis: Var, index: Expr | int) -> Expr:
-    """`index` in the dtype of `axis`."""
-    return T.cast(index, str(axis.ty.dtype))
 
 
 def identity(total: Expr) -> Expr:

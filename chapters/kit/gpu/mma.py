@@ -257,10 +257,6 @@ class _Thread(NamedTuple):
         """The first of the eight columns of a group of four products that the lane holds."""
         return self.first_column + self.warp_column + group * 32 + self.lane % 4 * 8
 
-    def row_of_w(self, row):
-        """The row of w that is copied to row `row` of the block's part of shared memory."""
-        return self.first_column + permute_row(row)
-
 
 @T.inline
 def _start_copies(work, A, As, Bs, at, slot, step):
@@ -272,7 +268,8 @@ def _start_copies(work, A, As, Bs, at, slot, step):
         work.start_copy(As, slot, to, A, row, step, at.copy_piece)
     for i in T.unroll(work.tile.block_n // work.tile.copied_rows):
         to = T.meta_var(i * work.tile.copied_rows + at.copy_row)
-        work.start_copy(Bs, slot, to, work.layer.w, at.row_of_w(to), step, at.copy_piece)
+        row = T.meta_var(at.first_column + permute_row(to))
+        work.start_copy(Bs, slot, to, work.layer.w, row, step, at.copy_piece)
 
 
 @T.inline

@@ -225,10 +225,6 @@ def _encode_tensor_map(layer: _WgmmaLayer, array, tensor_map, heights, pitches, 
     )
 
 
-def _encode_map_of_a(layer: _WgmmaLayer, A, tensor_map):
-    return _encode_tensor_map(layer, A, tensor_map, [layer.m], [1], [layer.tile.block_m])
-
-
 def _encode_map_of_b(layer: _WgmmaLayer, B, tensor_map):
     n, block_n = layer.n, layer.tile.block_n
     if not layer.dealt:
@@ -421,7 +417,7 @@ def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         T.func_attr({PIPELINE: "tirx", ARCHITECTURE: ARCH})
         a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.evaluate(_encode_map_of_a(layer, A, a_map))
+        T.evaluate(_encode_tensor_map(layer, A, a_map, [m], [1], [tile.block_m]))
         b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
         T.evaluate(_encode_map_of_b(layer, B, b_map))
 

@@ -192,7 +192,8 @@ def split_start(value: Expr, total: Var, axes: tuple[Var, ...]) -> tuple[Expr | 
             return expr
         terms = _list_terms(expr)
         if isinstance(expr, tirx.Add) and sum(term.same_as(total) for term in terms) == 1:
-            added = [term for term in terms if _same_for_all_rows(term, total, axes)]
+            of_rows = (total, *axes[:-1])
+            added = [t for t in terms if not any(mentions(t, var) for var in of_rows)]
             others = [t for t in terms if not t.same_as(total) and not any(t is a for a in added)]
             starts.append(_add_terms(added) if added else None)
             return _add_terms([total, *map(split, others)])
@@ -227,7 +228,3 @@ def _add_terms(terms: list[Expr]) -> Expr:
     for term in terms[1:]:
         result = tirx.Add(result, term)
     return result
-
-
-def _same_for_all_rows(term: Expr, total: Var, axes: tuple[Var, ...]) -> bool:
-    return not any(mentions(term, var) for var in (total, *axes[:-1]))
