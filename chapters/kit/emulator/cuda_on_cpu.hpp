@@ -148,6 +148,7 @@ inline void leave(State state) {  // run other threads; come back when this one 
 void suspect(const char* format, ...);        // fail when the block has ended, unless a race is found first
 void suspect_nothing();
 Dim3 place_of(unsigned thread);               // its threadIdx
+std::string thread_name(unsigned thread);     // with its place, in words
 unsigned long block_of(uint32_t epoch);       // the number of the block that was running
 void sync_threads(long line);
 void wait_until(std::function<bool()> until, std::function<std::string()> what);
