@@ -128,17 +128,9 @@ class _Attention:
         half, width = self.config.head_dim // 2, self.width
         scale = T.broadcast(T.float32(self.config.head_dim**-0.5), width)
         for row in range(self.rows):
+            place = self.token[row], self.slot[row], self.head[row]
             for at in range(0, half, width):
-                both = _rotate_at(
-                    self.qkv,
-                    self.rope,
-                    self.token[row],
-                    self.slot[row],
-                    self.head[row],
-                    at,
-                    width,
-                    half,
-                )
+                both = _rotate_at(self.qkv, self.rope, *place, at, width, half)
                 for values, first in zip(both, (at, half + at), strict=True):
                     I.buffer_store(queries, values * scale, [row, I.ramp(first, 1, width)])
 

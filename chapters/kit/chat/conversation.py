@@ -21,9 +21,8 @@ REPEATED, PERIOD, TIMES = 96, 128, 3
 LOOK = 24  # tokens after which it is looked at again
 READ = 512  # tokens that the model reads at a time: between them, Ctrl-C is heard
 ROUND, RARER = "the answer repeats itself", 0.5  # a temperature that makes it rarer
-CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)  # what a terminal would obey; tab and newline may pass
+# what a terminal would obey; tab and newline may pass
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Chat:

@@ -42,10 +42,9 @@ def used_by(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
     (kernel,) = HostProgram(func, cuda(arch), ASYNCHRONOUS).kernels.values()
     used = resources(kernel.source, arch)
     (device,) = lowered(func, cuda(arch))
-    asked_at_launch = sum(
-        map(bytes_of, buffers_in(device, "shared.dyn"))
-    )  # the compiler does not count it
-    return replace(used, shared_bytes=used.shared_bytes + asked_at_launch), threads_of(device)
+    # the compiler does not count what the launch asks for
+    dynamic_bytes = sum(map(bytes_of, buffers_in(device, "shared.dyn")))
+    return replace(used, shared_bytes=used.shared_bytes + dynamic_bytes), threads_of(device)
 
 
 def buffers_in(device: tirx.PrimFunc, *scopes: str) -> list[tirx.Buffer]:

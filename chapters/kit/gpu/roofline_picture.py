@@ -21,7 +21,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 420, 256, 44, 36, 18  # pixels
 INTENSITIES, RATES = (
     (0.5, 4096.0),
     (1e11, 4e15),
-)  # the ends of the axes: operations per byte, operations per second
+)  # ends of the axes: operations per byte, per second
 
 
 @dataclass(frozen=True)

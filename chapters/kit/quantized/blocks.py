@@ -171,9 +171,8 @@ def _unpack_q6_k(raw: np.ndarray):
     return 8, codes.reshape(*raw.shape[:-1], 16, 16), d[..., None] * scales, None
 
 
-BLOCKS: dict[
-    str, tuple[int, Callable]
-] = {  # type -> bytes of a block, how to read blocks (…, bytes)
+# type -> bytes of a block, how to read blocks (…, bytes)
+BLOCKS: dict[str, tuple[int, Callable]] = {
     "Q4_0": (18, _unpack_q4_0),
     "Q4_1": (20, _unpack_q4_1),
     "Q8_0": (34, _unpack_q8_0),

@@ -19,9 +19,8 @@ NAME = "dequantize"
 def weight(form: PackedLayout, codes, scales, j: Expr, k: Expr) -> Expr:
     """Element (j, k) of the matrix in float32."""
     panel, lane, group, step = j // form.lanes, j % form.lanes, k // form.group, k % form.group
-    half = (
-        form.group * form.bits // 8
-    )  # steps per group whose codes lie in the low bits of their byte
+    # steps per group whose codes lie in the low bits of their byte
+    half = form.group * form.bits // 8
     word, shift = step % half // 4, step % 4 * 8 + step // half * 4
     code = (codes[panel, group, word, lane] >> shift.astype("int32")) & ((1 << form.bits) - 1)
     scale = scales[panel, group, 0, lane].astype("float32")

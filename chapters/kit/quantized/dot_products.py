@@ -113,10 +113,7 @@ def _vpmaddubsw(sums: Expr, pairs: Sequence[Pair], bits: int) -> Expr:
         return sums
     for codes, x in pairs:
         both = T.reinterpret("int16x16", codes), T.reinterpret("int16x16", T.broadcast(x, 8))
-        byte, eight = (
-            T.broadcast(tirx.const(255, "int16"), 16),
-            T.broadcast(tirx.const(8, "int16"), 16),
-        )
+        byte, eight = (T.broadcast(tirx.const(n, "int16"), 16) for n in (255, 8))
         even = both[0] & byte, (both[1] << eight) >> eight
         odd = (both[0] >> eight) & byte, both[1] >> eight
         for one, other in (even, odd):
@@ -128,12 +125,11 @@ def _sdot(sums: Expr, pairs: Sequence[Pair], bits: int) -> Expr:
     """sdot multiplies signed bytes: an 8-bit code is taken as 128 less, and 128 times the steps of x is added again."""
     name = "llvm.aarch64.neon.sdot"
     top = T.broadcast(tirx.const(-0x7F7F7F80, "int32"), 4)  # the highest bit of each byte
-    all_128 = T.broadcast(
-        tirx.const(0x40404040, "int32"), 4
-    )  # 64 four times: 128 does not fit in a signed byte
+    # added twice, since 128 does not fit in a signed byte
+    all_64 = T.broadcast(tirx.const(0x40404040, "int32"), 4)
     for codes, x in pairs:
         steps = _as_bytes(T.broadcast(x, 4), 4, "int8")
-        terms = [codes] if bits == 4 else [codes ^ top, all_128, all_128]
+        terms = [codes] if bits == 4 else [codes ^ top, all_64, all_64]
         for term in terms:
             sums = T.call_llvm_pure_intrin("int32x4", name, sums, _as_bytes(term, 4, "int8"), steps)
     return sums

@@ -23,9 +23,8 @@ from chapters.kit.quantized.dequantize import int64, int64s
 from chapters.kit.quantized.dot_products import DotProducts
 
 LARGEST = 127  # of a rounded element of x: -128 is left out, so that a group is symmetric
-NEGLIGIBLE = (
-    1e-30  # a group whose largest element is smaller counts as zero: 127 / largest must be finite
-)
+# a group whose largest element is smaller counts as zero: 127 / largest must be finite
+NEGLIGIBLE = 1e-30
 AHEAD = 24  # groups: how far in advance codes are fetched from memory, where each is used once
 SERIAL_BYTES = 1 << 16  # of a matrix that one thread multiplies before it could wake another
 

@@ -147,9 +147,8 @@ def _fuse_unpack(sch: Schedule, unpack: SBlockRV, parts: QuantizedMatmul, target
     rows, form = Rows(parts.x.shape), parts.form
     registers = vector_registers(target)
     vectors = max(1, form.lanes // registers.lanes("float32"))  # registers for a vector of sums
-    at_once = max(
-        1, registers.count // 2 // vectors
-    )  # sums; the rest holds codes, scales and weights
+    # registers of sums; the rest holds codes, scales and weights
+    at_once = max(1, registers.count // 2 // vectors)
     few = rows.known and rows.count <= at_once
     tile_rows = rows.count if few else at_once
     if not few:
