@@ -7,16 +7,15 @@ versions of the compiler, so do not rely on an exact one.
 from __future__ import annotations
 
 import base64
-import contextlib
 import ctypes
 import importlib.util
 import json
 import re
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from chapters.kit.kept_files import keep_file, made_folder, short_hash
+from chapters.kit.machine import versions
 
 WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "nvidia-cuda-crt")
 # TVM's text takes these names from headers that NVRTC has under other names.
@@ -90,7 +89,7 @@ def compile_cuda(source: str, arch: str, what: str = "CUBIN") -> tuple[bytes, st
         text = without
     options = [f"--gpu-architecture={arch}", "-default-device", "--device-int128"]
     options += ["--use_fast_math", "--ptxas-options=-v", *_SILENT]
-    key = short_hash(what, text, *options, *_list_versions())
+    key = short_hash(what, text, *options, repr(versions(*WHEELS)))
 
     def compile_it(path: Path) -> None:
         code, report = _run_compiler(root, text, options, what)
@@ -100,14 +99,6 @@ def compile_cuda(source: str, arch: str, what: str = "CUBIN") -> tuple[bytes, st
     path = keep_file(made_folder("nvrtc") / f"{key}.json", compile_it)
     kept = json.loads(path.read_text(encoding="utf-8"))
     return base64.b64decode(kept["code"]), kept["report"]
-
-
-def _list_versions() -> list[str]:
-    found = []
-    for wheel in WHEELS:
-        with contextlib.suppress(PackageNotFoundError):  # headers may come in another package
-            found.append(f"{wheel} {version(wheel)}")
-    return found
 
 
 def _run_compiler(root: Path, text: str, options: list[str], what: str) -> tuple[bytes, str]:

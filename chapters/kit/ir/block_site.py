@@ -133,8 +133,8 @@ def _leave_out_independent(span: list[Stmt], nests: Sequence[Nest], shared: Sequ
     if not all(isinstance(nest.block.body, BufferStore) for nest in nests):
         return
     before, after = _list_blocks(span[0], shared), _list_blocks(span[-1], shared)
-    before = before[: next(i for i, nest in enumerate(before) if _same_realize(nest, first))]
-    after = after[next(i for i, nest in enumerate(after) if _same_realize(nest, last)) + 1 :]
+    before = before[: next(i for i, n in enumerate(before) if n.realize.same_as(first.realize))]
+    after = after[next(i for i, n in enumerate(after) if n.realize.same_as(last.realize)) + 1 :]
     gone = [nest for nest in before if _initializes_sums(nest, first, last.block.body.buffer)]
     gone += [nest for nest in after if _reads_results(nest, last)]
 
@@ -193,10 +193,6 @@ def _is_simple(nest: Nest, around: Sequence[For], output: Var) -> bool:
 def _common_loops(one: Nest, other: Nest) -> list[For]:
     """The loops around both."""
     return [loop for loop in one.loops if any(loop.same_as(same) for same in other.loops)]
-
-
-def _same_realize(one: Nest, other: Nest) -> bool:
-    return one.realize.same_as(other.realize)
 
 
 def _list_blocks(stmt: Stmt, loops: Sequence[Stmt]) -> list[Nest]:

@@ -6,6 +6,8 @@ same four signed bytes of x, and their sum is added to the row's int32 sum.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -106,9 +108,7 @@ def _vpmaddubsw(sums: Expr, pairs: Sequence[Pair], bits: int) -> Expr:
                 )
                 for codes, x in pairs[at : at + 8]
             ]
-            total = products[0]
-            for one in products[1:]:
-                total = total + one
+            total = functools.reduce(operator.add, products)
             sums = sums + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", total, ones)
         return sums
     for codes, x in pairs:

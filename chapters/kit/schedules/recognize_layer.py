@@ -16,6 +16,8 @@ with its rounded value, keeps each of its roundings.
 
 from __future__ import annotations
 
+import functools
+
 from tvm import tirx
 from tvm.ir import Call, Expr, TensorLoad, Var
 from tvm.s_tir import SBlockRealize, Schedule
@@ -195,8 +197,8 @@ def split_start(value: Expr, total: Var, axes: tuple[Var, ...]) -> tuple[Expr | 
             of_rows = (total, *axes[:-1])
             added = [t for t in terms if not any(mentions(t, var) for var in of_rows)]
             others = [t for t in terms if not t.same_as(total) and not any(t is a for a in added)]
-            starts.append(_add_terms(added) if added else None)
-            return _add_terms([total, *map(split, others)])
+            starts.append(functools.reduce(tirx.Add, added) if added else None)
+            return functools.reduce(tirx.Add, map(split, others), total)
         if isinstance(expr, BINARY):
             return type(expr)(split(expr.a), split(expr.b))
         if isinstance(expr, tirx.Cast):
@@ -221,10 +223,3 @@ def _list_terms(value: Expr) -> list[Expr]:
     if isinstance(value, tirx.Add) and str(value.ty.dtype) == WIDE:
         return [*_list_terms(value.a), *_list_terms(value.b)]
     return [value]
-
-
-def _add_terms(terms: list[Expr]) -> Expr:
-    result = terms[0]
-    for term in terms[1:]:
-        result = tirx.Add(result, term)
-    return result
