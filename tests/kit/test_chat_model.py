@@ -18,9 +18,9 @@ from chapters.ch11_a_real_model.passes import phases
 from chapters.checking.programs import kernels
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.chat.cache_layout import LANES, rope_table
+from chapters.kit.chat.chat_decoder import chat_decoder
 from chapters.kit.chat.compiled import add_share_tensors, compile_decoder
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
-from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import LONGEST, Weights, read_config
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU

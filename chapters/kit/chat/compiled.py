@@ -9,8 +9,8 @@ from tvm import relax, tirx
 from tvm.ir.transform import Pass
 from tvm.target import Target
 
+from chapters.kit.chat.chat_decoder import FUNCTIONS, chat_decoder
 from chapters.kit.chat.kept_model import Decoder
-from chapters.kit.chat.model import FUNCTIONS, chat_decoder
 from chapters.kit.chat.weights import Weights
 from chapters.kit.passes.share_tensors import ShareTensors
 from chapters.kit.quantized.dot_products import dot_products

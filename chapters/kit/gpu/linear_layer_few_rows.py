@@ -13,8 +13,8 @@ import math
 from tvm import tirx
 from tvm.script import tirx as T
 
+from chapters.kit.gpu.layer_with_epilogue import LinearLayer
 from chapters.kit.gpu.limits import WARP
-from chapters.kit.gpu.linear_layer import LinearLayer
 from chapters.kit.ir.parse_alone import parse_alone
 
 PIECE = 8  # elements of 2 bytes in 16 bytes

@@ -26,8 +26,8 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script import tirx as T
 
+from chapters.kit.gpu.layer_with_epilogue import LinearLayer, identity, linear_layer
 from chapters.kit.gpu.limits import ITEM_BYTES, WARP
-from chapters.kit.gpu.linear_layer import LinearLayer, identity, linear_layer
 from chapters.kit.ir.parse_alone import parse_alone
 
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}

@@ -32,8 +32,8 @@ from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.gpu.launches import ARCHITECTURE, PIPELINE
+from chapters.kit.gpu.layer_with_epilogue import LARGEST, identity
 from chapters.kit.gpu.limits import ITEM_BYTES, WARP
-from chapters.kit.gpu.linear_layer import LARGEST, identity
 from chapters.kit.gpu.mma import PTX_TYPES
 from chapters.kit.gpu.wgmma_tile import (
     BARRIER_BYTES,

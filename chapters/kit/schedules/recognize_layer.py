@@ -24,7 +24,7 @@ from tvm.s_tir import SBlockRealize, Schedule
 from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.cpu.nt_matmul import NAME, has_product, product_of
-from chapters.kit.gpu.linear_layer import LinearLayer, is_compact
+from chapters.kit.gpu.layer_with_epilogue import LinearLayer, is_compact
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import (
     count,

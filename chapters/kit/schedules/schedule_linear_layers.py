@@ -15,8 +15,8 @@ from tvm import tirx
 from tvm.ir import Var
 from tvm.target import Target
 
+from chapters.kit.gpu.layer_with_epilogue import LinearLayer
 from chapters.kit.gpu.limits import block_shared_bytes
-from chapters.kit.gpu.linear_layer import LinearLayer
 from chapters.kit.gpu.linear_layer_few_rows import BUCKETS, few_rows_body
 from chapters.kit.gpu.mma import mma_body, tile_for
 from chapters.kit.gpu.targets import compute_capability
