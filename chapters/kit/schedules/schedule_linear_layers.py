@@ -1,7 +1,7 @@
 """Schedules linear layers of float16 and bfloat16 on NVIDIA GPUs, with the bias, the residual and the activation.
 
-Many rows go to the kernel for tensor cores (`mma.py`), a few to the kernel that loads each weight once (`few_rows.py`).
-Where the number of rows is known only at run time, one PrimFunc holds several kernels, and its host code chooses.
+`mma.py` has the kernel for many rows, on tensor cores, and `linear_layer_few_rows.py` the one that loads each weight
+once. Where the number of rows is known only at run time, one PrimFunc holds several kernels, and its host code chooses.
 """
 
 from __future__ import annotations
