@@ -21,8 +21,6 @@ from pygments.formatter import Formatter
 from pygments.formatters import HtmlFormatter, TerminalFormatter
 from pygments.lexers import PythonLexer
 
-from chapters.kit.draw.table import count_noun
-
 # Colours are translucent so that one rule serves light and dark backgrounds.
 STYLE = """
 figure.ir-diff{display:block;container-type:inline-size;width:auto;max-width:none;margin:1em 0;
@@ -126,7 +124,7 @@ class IRDiff:
     def caption(self) -> str:
         if not self:
             return "no difference"
-        return f"{count_noun(self.gone, 'line')} gone, {self.new} new"
+        return f"{_count_noun(self.gone, 'line')} gone, {self.new} new"
 
     def text(self, colour: bool = False) -> str:
         """The comparison for a terminal: `-` and `+` lines with `context` unchanged lines around them."""
@@ -139,7 +137,7 @@ class IRDiff:
         out = [self.caption]
         for fold, rows in _fold_runs(self.lines, self.context):
             if fold:
-                out.append(paint(f"  ... {count_noun(len(rows), 'unchanged line')}", DIM))
+                out.append(paint(f"  ... {_count_noun(len(rows), 'unchanged line')}", DIM))
             elif rows[0].same:
                 out += [f"  {row.after}".rstrip() for row in rows]
             else:
@@ -162,7 +160,7 @@ class IRDiff:
             if not fold:
                 body += "".join(_row_html(row) for row in rows)
                 continue
-            count = f"⋯ {count_noun(len(rows), 'unchanged line')}"
+            count = f"⋯ {_count_noun(len(rows), 'unchanged line')}"
             if unfolds:
                 # over both columns: the text is the same on both sides, so it is shown once
                 inner = "".join(_row_html(row, twin=False) for row in rows)
@@ -211,6 +209,10 @@ def in_colours() -> bool:
 
 def _highlight(text: str, formatter: Formatter) -> str:
     return highlight(text, PythonLexer(), formatter).rstrip("\n")
+
+
+def _count_noun(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _align(before: list[str], after: list[str]) -> Iterator[Line]:
