@@ -10,7 +10,7 @@ from tvm import relax, tirx
 from tvm.ir import Call, Expr, IRModule
 from tvm.relax.expr_functor import PyExprMutator
 
-from chapters.kit.ir.relax_effects import LOOK_ONLY, calls_in, is_harmless, offloaded
+from chapters.kit.ir.relax_effects import LOOK_ONLY, calls_in, offloaded, writes_no_tensor
 
 Fires = Callable[[Call, Call], bool]  # (permute_dims, matmul) -> whether the two become one kernel
 MATMUL = tvm.ir.Op.get("relax.matmul")
@@ -170,4 +170,4 @@ def _may_write(call: Call) -> bool:
     """
     if not isinstance(call.op, tvm.ir.Op):
         return True
-    return call.op.name not in LOOK_ONLY and not is_harmless(call.op)
+    return call.op.name not in LOOK_ONLY and not writes_no_tensor(call.op)

@@ -23,8 +23,8 @@ from chapters.kit.ir.refuse import require
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import (
     mentions,
+    merge_regions,
     nodes,
-    one_a_buffer,
     replace_loads,
     substitute,
     substitute_region,
@@ -253,7 +253,7 @@ def fused_block(fusion) -> SBlock:
     """Return the reduction with `output` in place of `temp`, and with the addend in place of the init's 0.
 
     fusion: a Fusion of the chapter's file. The block keeps the reduction's name, axes and annotations. reads: those of
-    the epilogue, then those of the reduction, without `temp`, each buffer once (`one_a_buffer`). writes: those of the
+    the epilogue, then those of the reduction, without `temp`, each buffer once (`merge_regions`). writes: those of the
     epilogue. All are in the reduction's axes.
     """
     reduction, epilogue = fusion.reduction, fusion.epilogue
@@ -265,7 +265,7 @@ def fused_block(fusion) -> SBlock:
     ]
     return with_fields(
         reduction,
-        reads=one_a_buffer(reads),
+        reads=merge_regions(reads),
         writes=[substitute_region(region, fusion.axes) for region in epilogue.writes],
         init=tirx.BufferStore(fusion.output, simplified(fusion.addend), fusion.indices),
         body=tirx.BufferStore(fusion.output, step, fusion.indices),

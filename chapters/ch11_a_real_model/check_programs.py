@@ -10,12 +10,12 @@ import tvm
 from tvm import relax, te, tirx
 
 from chapters.kit.ir.tensor_ir import substitute
-from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dequantize import int64s, kernel, weight
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
 
 N, K, ROWS = 48, 64, 5
-FORM = Form(4, 32, True, "float16", 16)
+FORM = PackedLayout(4, 32, True, "float16", 16)
 LOWER = [
     FuseTransposeMatmul(),
     relax.transform.LegalizeOps(),

@@ -29,7 +29,7 @@ from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.cpu.nt_matmul import is_nt_matmul
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.machine import llvm_host
-from chapters.kit.quantized.blocks import Codes, Form, pack
+from chapters.kit.quantized.blocks import Codes, PackedLayout, pack
 from chapters.kit.quantized.dot_products import dot_products, in_vectors
 from chapters.kit.quantized.int8_product import int8_product
 
@@ -274,11 +274,11 @@ INSTRUCTIONS = re.compile(rf"\b(v?pdpbusd|v?pmaddubsw|{'' if VNNI else 'v?pmaddw
 FASTER = 4  # than one weight at a time, at least; the reference is more than twice that
 FEW = 4 if DOTS.lanes > 4 else 8  # lanes of another processor than this one
 FORMS = {  # type of a file -> its form
-    "Q4_1": Form(4, 32, True, "float16", DOTS.lanes),
-    "Q4_0": Form(4, 32, False, "float16", DOTS.lanes),
-    "Q8_0": Form(8, 32, False, "float16", DOTS.lanes),
-    "Q6_K": Form(8, 16, False, "float32", DOTS.lanes),
-    f"another type, with {FEW} rows side by side": Form(4, 16, True, "float32", FEW),
+    "Q4_1": PackedLayout(4, 32, True, "float16", DOTS.lanes),
+    "Q4_0": PackedLayout(4, 32, False, "float16", DOTS.lanes),
+    "Q8_0": PackedLayout(8, 32, False, "float16", DOTS.lanes),
+    "Q6_K": PackedLayout(8, 16, False, "float32", DOTS.lanes),
+    f"another type, with {FEW} rows side by side": PackedLayout(4, 16, True, "float32", FEW),
 }
 CASES = {  # what is special -> codes, x, rows of x
     "random codes, and one row of x": ("random", "random", 1),
@@ -291,7 +291,7 @@ CASES = {  # what is special -> codes, x, rows of x
 }
 
 
-def product_kernel(multiply, form: Form, n: int, k: int, rows: int) -> tirx.PrimFunc:
+def product_kernel(multiply, form: PackedLayout, n: int, k: int, rows: int) -> tirx.PrimFunc:
     """The product of (n, k) codes with x (rows, k), whose tiles `multiply` computes."""
     shape = [tirx.IntImm("int64", one) for one in (rows, k)]
     dots = DOTS if form.lanes == DOTS.lanes else in_vectors(form.lanes)
@@ -310,7 +310,7 @@ def compile_kernels(kernels: dict[str, tirx.PrimFunc]) -> tvm.runtime.Module:
     return compile_once(tvm.IRModule(mod), TARGET)
 
 
-def draw_codes(form: Form, kind: str, n: int, k: int) -> Codes:
+def draw_codes(form: PackedLayout, kind: str, n: int, k: int) -> Codes:
     """Codes of one kind. Each group has a scale and a minimum of its own."""
     random = np.random.default_rng(form.bits)
     codes = random.integers(0, 1 << form.bits, (n, k), "u1")

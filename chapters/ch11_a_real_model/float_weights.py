@@ -16,8 +16,8 @@ class FloatWeights(Weights):
     def _spec(self, run: list[tuple[str, int, int]]) -> Spec:
         return Spec(None, sum(rows for _, rows, _ in run), run[0][2])
 
-    def _rows(self, name: str, n: int, k: int) -> np.ndarray:
-        found = super()._rows(name, n, k)
+    def _read_rows(self, name: str, n: int, k: int) -> np.ndarray:
+        found = super()._read_rows(name, n, k)
         return found.floats() if isinstance(found, Codes) else found
 
 

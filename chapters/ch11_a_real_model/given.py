@@ -18,7 +18,7 @@ from chapters.kit.bench.results import load
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import calls_in, offloaded
 from chapters.kit.ir.tensor_ir import innermost_blocks, loads, nodes, uses_pointers
-from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dequantize import NAME, form_of
 from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.int8_product import Tile, int8_product
@@ -201,7 +201,7 @@ def multiply_one_by_one(tile: Tile) -> None:
 
 def tile_kernel(multiply: Callable[[Tile], None], rows: int = 1) -> tirx.PrimFunc:
     """Return the product of a Q4_1 matrix (16, 64) with x (rows, 64), whose tiles `multiply` computes: to print it."""
-    form, target = Form(4, 32, True, "float16", 16), tvm.target.Target(VNNI)
+    form, target = PackedLayout(4, 32, True, "float16", 16), tvm.target.Target(VNNI)
     shape = [tirx.IntImm("int64", rows), tirx.IntImm("int64", 64)]
     return int8_product(form, 16, 64, shape, dot_products(target), multiply)
 

@@ -25,10 +25,10 @@ from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.machine import llvm_host
 from chapters.kit.passes.planned_storage import planned
-from chapters.kit.quantized.blocks import Form, pack, read_codes
-from chapters.kit.quantized.coded_products_on_gpu import schedule
+from chapters.kit.quantized.blocks import PackedLayout, pack, read_codes
 from chapters.kit.quantized.dot_products import dot_products
-from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
+from chapters.kit.quantized.quantized_matmuls_on_gpu import schedule
+from chapters.kit.quantized.schedule_quantized_matmuls import ScheduleQuantizedMatmuls
 from chapters.runner.earlier import earlier, whose
 
 ours = earlier(11)
@@ -87,9 +87,9 @@ for name, mod in {"before": lowered, "after": fused}.items():
 # %% [markdown]
 # ## The schedule
 #
-# `ScheduleCodedProducts` schedules the fused kernel in one of two ways. If the processor can multiply bytes, the kernel
-# rounds x to 8 bits and multiplies integers. Otherwise, or if you ask for `exact`, it unpacks a vector of codes into
-# floats in registers.
+# `ScheduleQuantizedMatmuls` schedules the fused kernel in one of two ways. If the processor can multiply bytes, the
+# kernel rounds x to 8 bits and multiplies integers. Otherwise, or if you ask for `exact`, it unpacks a vector of codes
+# into floats in registers.
 #
 # The table shows which instruction multiplies bytes on three processors, and how often the code contains it. The last
 # column counts the instructions that convert integers to floats.
@@ -106,10 +106,10 @@ def instructions(machine: str, cpu: str, lanes: int, name: str, exact: bool) -> 
     """How often the instruction `name`, and conversions of integers to floats, are in the layer's code."""
     triple = f"{machine}-linux-gnu"
     target = Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu})
-    form = Form(4, 32, True, "float16", lanes)
+    form = PackedLayout(4, 32, True, "float16", lanes)
     mod = layer.lowered(layer.layer(n=64, k=96, form=form))
     mod = layer.fused(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
-    mod = ScheduleCodedProducts(target, ours.multiply_codes, exact)(mod)
+    mod = ScheduleQuantizedMatmuls(target, ours.multiply_codes, exact)(mod)
     (func,) = (f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc))
     built = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
     text = built.mod.inspect_source("asm")
@@ -132,14 +132,14 @@ display(Table(("processor", "way", "instruction", "times", "conversions"), rows)
 # %% tags=["here"]
 target = llvm_host()["target"]
 dots = dot_products(target)
-form = Form(4, 32, True, "float16", dots.lanes if dots else 16)
+form = PackedLayout(4, 32, True, "float16", dots.lanes if dots else 16)
 matrix = read_codes("Q4_1", random_matrix(n, k))
 x, r = (random.standard_normal((1, size)).astype("float32") for size in (k, n))
 exact_numbers = x.astype("float64") @ matrix.floats().astype("float64").T + r
 for exact in (True, False):
     mod = layer.lowered(layer.layer(n=n, k=k, form=form))
     mod = layer.fused(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
-    mod = ScheduleCodedProducts(target, ours.multiply_codes, exact)(mod)
+    mod = ScheduleQuantizedMatmuls(target, ours.multiply_codes, exact)(mod)
     vm = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())
     arrays = map(tvm.runtime.tensor, (x, r, *pack(matrix, form)))
     error = np.abs(vm["main"](*arrays).numpy() - exact_numbers).max() / np.abs(exact_numbers).max()
@@ -149,8 +149,8 @@ for exact in (True, False):
 # %% [markdown]
 # ## The same kernel for a GPU
 #
-# `ScheduleCodedProductsOnGPU` schedules the fused kernel for CUDA and WebGPU. A thread loads one word, which has eight
-# codes, and multiplies them by the matching elements of x. Here is the part of the CUDA source that unpacks.
+# `ScheduleQuantizedMatmulsOnGPU` schedules the fused kernel for CUDA and WebGPU. A thread loads one word, which has
+# eight codes, and multiplies them by the matching elements of x. Here is the part of the CUDA source that unpacks.
 
 # %%
 small = layer.lowered(layer.layer(n=64, k=96))

@@ -13,18 +13,18 @@ from tvm.relax.frontend.nn import Tensor, op
 
 from chapters.kit.draw.drawing import strip_types
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.quantized.blocks import Form
-from chapters.kit.quantized.layers import CodedMatrix, MatrixEmbedding, TiedHead
+from chapters.kit.quantized.blocks import PackedLayout
+from chapters.kit.quantized.layers import MatrixEmbedding, QuantizedMatrix, TiedHead
 from chapters.runner.earlier import earlier
 
-Q4_1 = Form(bits=4, group=32, has_minimum=True, scale="float16", lanes=16)
+Q4_1 = PackedLayout(bits=4, group=32, has_minimum=True, scale="float16", lanes=16)
 
 
 class Layer(nn.Module):
     """x @ w.T + r, where the rows of w are stored in `form`."""
 
-    def __init__(self, form: Form, n: int, k: int):
-        self.w = CodedMatrix(form, n, k)
+    def __init__(self, form: PackedLayout, n: int, k: int):
+        self.w = QuantizedMatrix(form, n, k)
 
     def main(self, x: Tensor, r: Tensor) -> Tensor:
         """x (rows, k) and r (rows, n), float32 -> (rows, n)."""
@@ -43,8 +43,8 @@ class AlsoSummed(Layer):
 class Ends(nn.Module):
     """The two ends of a language model: the embedding of token numbers, and the head with the same matrix."""
 
-    def __init__(self, form: Form, n: int, k: int):
-        self.embed = MatrixEmbedding(CodedMatrix(form, n, k))
+    def __init__(self, form: PackedLayout, n: int, k: int):
+        self.embed = MatrixEmbedding(QuantizedMatrix(form, n, k))
         self.head = TiedHead(self.embed)
 
     def main(self, numbers: Tensor) -> Tensor:
@@ -53,7 +53,11 @@ class Ends(nn.Module):
 
 
 def layer(
-    rows: int | str = 1, n: int = 64, k: int = 96, form: Form = Q4_1, kind: type[Layer] = Layer
+    rows: int | str = 1,
+    n: int = 64,
+    k: int = 96,
+    form: PackedLayout = Q4_1,
+    kind: type[Layer] = Layer,
 ) -> tvm.IRModule:
     """A layer as Relax; its parameters are x, r, the codes and the scales. A name as `rows` makes them symbolic."""
     shapes = {"x": nn.spec.Tensor([rows, k], "float32"), "r": nn.spec.Tensor([rows, n], "float32")}

@@ -44,8 +44,8 @@ def phases(
     model's author knows, as chapter 9 takes it. Each chapter's code is the learner's own if it passes its checks.
     """
     from chapters.ch11_a_real_model.given import multiply_one_by_one
-    from chapters.kit.quantized.coded_products_on_gpu import ScheduleCodedProductsOnGPU
-    from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
+    from chapters.kit.quantized.quantized_matmuls_on_gpu import ScheduleQuantizedMatmulsOnGPU
+    from chapters.kit.quantized.schedule_quantized_matmuls import ScheduleQuantizedMatmuls
 
     found, ours = dict(earlier(9).phases(target, **facts)), earlier(11)
     lower = list(found["graph and lower"])
@@ -53,9 +53,9 @@ def phases(
     lower[at:at] = [ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul()]
     if target.kind.name == "llvm":
         multiply = multiply_one_by_one if without == MULTIPLY else ours.multiply_codes
-        products = ScheduleCodedProducts(target, multiply, exact)
+        products = ScheduleQuantizedMatmuls(target, multiply, exact)
     else:
-        products = ScheduleCodedProductsOnGPU(target)
+        products = ScheduleQuantizedMatmulsOnGPU(target)
     found |= {"graph and lower": lower, "schedule": [products, *found["schedule"]]}
     left_out = passes_without(without)
     return {
@@ -139,7 +139,7 @@ def passes_without(exercise: str) -> tuple[str, ...]:
 
 def find_exercise(pass_name: str) -> str | None:
     """The exercise or chapter whose answer the pass runs; None for a pass that is given."""
-    if pass_name == "ScheduleCodedProducts":
+    if pass_name == "ScheduleQuantizedMatmuls":
         return f"11.3, {MULTIPLY}"
     exercises = [exercise for exercise, names in PASSES_OF.items() if pass_name in names]
     return exercises[-1] if exercises else None

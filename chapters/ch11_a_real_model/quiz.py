@@ -11,7 +11,7 @@ from tvm.target import Target
 from chapters.ch11_a_real_model import given, layer
 from chapters.kit.chat.gguf_file import BLOCKS
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.int8_product import int8_product
 from chapters.kit.quiz import Question
@@ -47,7 +47,7 @@ def _small_beside_large() -> str:
 
 def _odd_size() -> str:
     try:
-        Form(4, 32, True, "float16", 16).shapes(64, 100)
+        PackedLayout(4, 32, True, "float16", 16).shapes(64, 100)
     except ValueError:
         return "it is refused"
     return "the last group is filled with zeros"
@@ -139,6 +139,6 @@ QUESTIONS = [
             "the last group has 4 weights",
         ),
         compute=_odd_size,
-        because="`Form.shapes` raises ValueError if the group size does not divide the number of columns.",
+        because="`PackedLayout.shapes` raises ValueError if the group size does not divide the number of columns.",
     ),
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from chapters.child import ROOT
 from chapters.kit import machine
 from chapters.kit.cpu.vector_registers import vector_registers
-from chapters.kit.emulator.executors import executors, skipped
+from chapters.kit.emulator.executors import executors, find_skipped
 from chapters.program import run_program
 
 SECONDS = 120  # at most, to import TVM from a cold disk and to tensorize one block
@@ -69,7 +69,7 @@ def _gpus() -> list[Finding]:
     setup = "if this machine has an NVIDIA GPU, see “With an NVIDIA GPU” in docs/setup.md"
     advice = {"not loaded": f"{optional}; {setup}", "no gpu": optional}
     findings = [Finding("ok" if state == "gpu" else "--", sentence, advice.get(state, ""))]
-    if state != "gpu" and (old := machine.old_driver()):
+    if state != "gpu" and (old := machine.driver_problem()):
         findings = [Finding("--", old.partition(". ")[0], old.partition(". ")[2])]
     if machine.metal_exists():
         findings.append(Finding("ok", "Metal: a GPU that TVM can run kernels on"))
@@ -86,7 +86,7 @@ def _executors() -> list[Finding]:
         reason = executor.missing()
         text = reason[0].upper() + reason[1:] if reason else executor.what
         found.append(Finding("--" if reason else "ok", text, executor.install if reason else ""))
-    if lacking := skipped():
+    if lacking := find_skipped():
         found.append(
             Finding(
                 "--",
@@ -117,7 +117,7 @@ def main() -> int:
         if finding.advice:
             print(f"    -> {finding.advice}")
     broken = sum(finding.mark == "!!" for finding in findings)
-    print(f"\n{_verdict(broken, len(skipped()))}")
+    print(f"\n{_verdict(broken, len(find_skipped()))}")
     return 1 if broken else 0
 
 

@@ -74,7 +74,7 @@ def made_folder(kind: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"fusion-{kind}-"))
 
 
-def kept_file(path: Path, make: Callable[[Path], None]) -> Path:
+def keep_file(path: Path, make: Callable[[Path], None]) -> Path:
     """`path`; `make` writes it first, into another path that it is given, unless it is there already and whole.
 
     Several processes may ask for one file. Beyond MOST files of one kind, those used longest ago go.

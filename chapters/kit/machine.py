@@ -86,7 +86,7 @@ def peer_python() -> str:
     return os.environ.get("FUSION_PEER_PYTHON", sys.executable)
 
 
-def _load(library: str) -> ctypes.CDLL | None:
+def _load_library(library: str) -> ctypes.CDLL | None:
     with contextlib.suppress(OSError):
         return ctypes.CDLL(library)
     return None
@@ -97,12 +97,12 @@ def load_torch_first() -> None:
 
     Call it before the first import of TVM.
     """
-    if _load(DRIVER) and importlib.util.find_spec("torch"):
+    if _load_library(DRIVER) and importlib.util.find_spec("torch"):
         with contextlib.suppress(ImportError):
             importlib.import_module("torch")
 
 
-def old_driver(load: Callable[[str], ctypes.CDLL | None] = _load) -> str:
+def driver_problem(load: Callable[[str], ctypes.CDLL | None] = _load_library) -> str:
     """One sentence if the NVIDIA driver is older than the CUDA runtime that TVM uses; "" if that is not the trouble."""
     runtime, number = load(CUDA_RUNTIME), ctypes.c_int()
     if runtime is None or load(DRIVER) is None:
@@ -135,7 +135,7 @@ def cuda_state() -> tuple[str, str]:
         return "no library", absent
     if "tvm_runtime_cuda" not in tvm.base._LOADED_LIBS:
         libraries = {CUDA_RUNTIME: CUDA_RUNTIME, DRIVER: "the NVIDIA driver"}
-        missing = [what for name, what in libraries.items() if not _load(name)]
+        missing = [what for name, what in libraries.items() if not _load_library(name)]
         reason = f": {' and '.join(missing)} not found" if missing else ""
         return "not loaded", f"TVM's CUDA runtime could not be loaded{reason}"
     if tvm.cuda(0).exist:

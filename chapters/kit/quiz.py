@@ -66,23 +66,23 @@ class Cards(Drawing):
         # `dialog` keeps Enter from sending the form where scripts do not run
         return (
             f'<form class="question" method="dialog" data-right="{right}" data-search-exclude><fieldset>'
-            f"<legend>{place}{_prose(question.ask)}</legend>"
+            f"<legend>{place}{_render_prose(question.ask)}</legend>"
             f"{show(shown)._repr_html_() if shown else ''}"
-            f"{''.join(map(_choice, range(len(question.choices)), question.choices))}</fieldset>"
+            f"{''.join(map(_render_choice, range(len(question.choices)), question.choices))}</fieldset>"
             f'<details class="question-answer"><summary>Answer</summary>'
-            f"<p>Computed: <strong>{_prose(question.choices[right])}</strong></p>"
-            f"<p>{_prose(question.because)}</p></details></form>"
+            f"<p>Computed: <strong>{_render_prose(question.choices[right])}</strong></p>"
+            f"<p>{_render_prose(question.because)}</p></details></form>"
         )
 
 
-def _choice(value: int, text: str) -> str:
+def _render_choice(value: int, text: str) -> str:
     return (
         f'<label class="question-choice"><input type="radio" name="choice" value="{value}"> '
-        f"<span>{_prose(text)}</span></label>"
+        f"<span>{_render_prose(text)}</span></label>"
     )
 
 
-def _prose(text: str) -> str:
+def _render_prose(text: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
 
 

@@ -27,7 +27,7 @@ from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.schedules.apply_cpu_fallback import ApplyCPUFallback, schedule_any
 from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
-from chapters.kit.schedules.reduction_once import ReductionOnce, repeats_a_reduction
+from chapters.kit.schedules.reduction_once import ReductionOnce, repeats_reduction
 from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSerially
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.support.compiled import after_phases, draw, run_main
@@ -213,7 +213,7 @@ def norm_kernel(rows: int | tirx.Var) -> tirx.PrimFunc:
 @pytest.mark.parametrize("rows", [1, 7, N])
 def test_a_norm_is_computed_once(rows):
     func = ReductionOnce().apply(norm_kernel(rows), Target("llvm"), False).mod["main"]
-    assert not repeats_a_reduction(func)
+    assert not repeats_reduction(func)
     many = rows if isinstance(rows, int) else 3
     x, w = draw((1, many, 24), (24,))
     exact = x.astype("float64")

@@ -28,7 +28,7 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
-from chapters.kit.schedules.reduction_once import repeats_a_reduction
+from chapters.kit.schedules.reduction_once import repeats_reduction
 from solutions.ch09_the_compiler import pipeline
 from tests.support.compiled import after_phases
 
@@ -150,7 +150,7 @@ def test_on_a_cpu_the_most_specific_schedule_comes_first():
     assert has_loop(
         run_passes(pipeline.schedule_phase(QUICK, BOUNDS), layer, QUICK)["layer"], vectors
     )
-    assert not any(map(repeats_a_reduction, found.values()))
+    assert not any(map(repeats_reduction, found.values()))
     assert nests(found["attention_scores1"]) == 1  # FuseEpilogues comes before the fallback
 
 

@@ -31,10 +31,10 @@ from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.quantized.blocks import pack
 from chapters.kit.quantized.dequantize import int64s
 from chapters.kit.quantized.layers import (
-    CodedMatrix,
     Matrix,
     MatrixEmbedding,
     MatrixLinear,
+    QuantizedMatrix,
     TiedHead,
 )
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
@@ -105,7 +105,7 @@ class Net(nn.Module):
 @pytest.mark.parametrize("form", SOME_FORMS[::3], ids=str)
 def test_no_layer_keeps_a_float_matrix(form):
     shared, first, second = (draw_quantized(form, n, K) for n in (N, 32, 16))
-    net = Net(*(CodedMatrix(form, len(one.codes), K) for one in (shared, first, second)))
+    net = Net(*(QuantizedMatrix(form, len(one.codes), K) for one in (shared, first, second)))
     inputs = {
         "numbers": nn.spec.Tensor(["s"], "int32"),
         "$": {"param_mode": "packed", "effect_mode": "none"},

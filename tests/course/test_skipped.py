@@ -70,7 +70,7 @@ def find_skipped(name: str) -> tuple[list[str], list[Check]]:
 @pytest.mark.parametrize("name", MACHINES)
 def test_doctor_names_what_is_skipped(name):
     with imitate_machine(name):
-        said = executors.skipped()
+        said = executors.find_skipped()
         assert said == find_skipped(name)[0]
         finding = doctor._executors()[-1]
         assert finding.mark == "--" and finding.text.endswith(f"SKIPPED: {', '.join(said)}")
@@ -93,7 +93,7 @@ def test_only_the_checks_of_these_chapters_run_gpu_code():
 
 def test_where_nothing_is_missing_doctor_says_so(monkeypatch):
     monkeypatch.setattr(cuda_on_cpu, "missing", lambda: "")
-    assert executors.skipped() == [] and "SKIPPED" not in doctor._executors()[-1].text
+    assert executors.find_skipped() == [] and "SKIPPED" not in doctor._executors()[-1].text
     assert doctor._verdict(0, 0) == "Everything the course needs is here."
     assert doctor._verdict(2, 7) == "2 thing(s) to fix."
 
@@ -108,7 +108,7 @@ def test_each_system_is_told_how_to_get_what_is_missing(system, says, monkeypatc
 
 def test_doctor_says_that_a_driver_is_too_old(monkeypatch):
     told = "The NVIDIA driver here is too old: it supports CUDA 12.2. Install a driver for CUDA 13"
-    monkeypatch.setattr(doctor.machine, "old_driver", lambda: told)
+    monkeypatch.setattr(doctor.machine, "driver_problem", lambda: told)
     monkeypatch.setattr(doctor.machine, "cuda_state", lambda: ("no gpu", "finds no GPU"))
     found = doctor._gpus()[0]
     assert (found.mark, found.advice) == ("--", "Install a driver for CUDA 13")

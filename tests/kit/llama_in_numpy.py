@@ -15,7 +15,7 @@ import pytest
 class Reference:
     """The forward pass of the Llama in the GGUF file at `path`, with the keys and values of a conversation.
 
-    rounds: whether x is rounded to 8 bits before it is multiplied by a coded matrix, and keys and values to float16.
+    rounds: whether x is rounded to 8 bits before a quantized matrix multiplies it, and keys and values to float16.
     """
 
     def __init__(self, path: Path, rounds: bool = False):

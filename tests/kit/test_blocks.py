@@ -10,15 +10,15 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
+from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
 from chapters.kit.quantized.blocks import (
     BLOCKS,
     Codes,
-    Form,
+    PackedLayout,
     pack,
     read_codes,
     read_floats,
-    together,
+    stack_rows,
 )
 from chapters.kit.quantized.dequantize import form_of, int64s, kernel, weight
 
@@ -33,7 +33,7 @@ STORED = {
 }
 N, K = 48, 96  # a matrix of every form: 48 rows are a multiple of both numbers of lanes
 FORMS = [
-    Form(bits, group, minimum, scale, lanes)
+    PackedLayout(bits, group, minimum, scale, lanes)
     for bits, group, minimum, scale, lanes in product(
         (4, 8), (16, 32), (False, True), ("float16", "float32"), (1, 8)
     )
@@ -59,7 +59,7 @@ def test_random_blocks_are_the_numbers_of_the_gguf_package(kind):
     expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[kind])
     np.testing.assert_array_equal(codes.floats(), expected, strict=True)
     bits, group, has_minimum, scale = STORED[kind]
-    assert codes.form(16) == Form(bits, group, has_minimum, scale, 16)
+    assert codes.form(16) == PackedLayout(bits, group, has_minimum, scale, 16)
     assert codes.codes.dtype == np.uint8 and codes.codes.max() < 1 << bits
 
 
@@ -84,7 +84,7 @@ def test_floats_are_the_numbers_of_the_gguf_package(kind):
     np.testing.assert_array_equal(found, expected, strict=True)
 
 
-def random_codes(form: Form, n: int = N, k: int = K, seed: int = 0) -> Codes:
+def random_codes(form: PackedLayout, n: int = N, k: int = K, seed: int = 0) -> Codes:
     """A matrix in groups whose numbers are the same with and without a fused multiply-add.
 
     A scale in float32 is a float16 times an integer of 5 bits. Its product with a code has at most 11 + 5 + 8 bits,
@@ -114,7 +114,7 @@ def unpackers():
     return {form: compiled[name] for form, name in names.items()}
 
 
-def name_of(form: Form) -> str:
+def name_of(form: PackedLayout) -> str:
     minimum = "minimum" if form.has_minimum else "zero"
     return f"{form.bits}-{form.group}-{minimum}-{form.scale}-{form.lanes}"
 
@@ -126,16 +126,16 @@ def test_packed_codes_are_the_same_numbers_in_a_kernel(form, unpackers):
     packed = pack(matrix, form)
     assert [(one.shape, str(one.dtype)) for one in packed] == form.shapes(N, K)
     assert sum(one.nbytes for one in packed) == form.bytes_of(N, K)
-    codes, scales, out = map(Guarded, [*packed, np.full((N, K), np.nan, "float32")])
+    codes, scales, out = map(GuardedArray, [*packed, np.full((N, K), np.nan, "float32")])
     unpackers[form](codes.tensor, scales.tensor, out.tensor)
     assert codes.intact() and scales.intact() and out.intact()
     np.testing.assert_array_equal(out.array, matrix.floats())
 
 
 def test_what_a_word_holds():
-    """The layout that Form describes, spelled out for one word of the second panel and the second group."""
+    """The layout that PackedLayout describes, spelled out for one word of the second panel and the second group."""
     for bits in (4, 8):
-        matrix = random_codes(form := Form(bits, 32, True, "float16", 4), 8, 64)
+        matrix = random_codes(form := PackedLayout(bits, 32, True, "float16", 4), 8, 64)
         codes, scales = pack(matrix, form)
         row, word = 4 + 3, 2  # lane 3 of panel 1; word 2
         first = 32 + 4 * word
@@ -150,37 +150,34 @@ def test_what_a_word_holds():
 @pytest.mark.parametrize(("n", "k"), [(48, 80), (40, 96), (1, 1)])
 def test_sizes_that_do_not_divide_are_refused(n, k):
     with pytest.raises(ValueError) as refused:
-        Form(4, 32, True, "float16", 16).shapes(n, k)
+        PackedLayout(4, 32, True, "float16", 16).shapes(n, k)
     assert str(refused.value) == (
         f"A matrix of shape ({n}, {k}) cannot be stored in groups of 32 steps and 16 rows: both must divide its shape."
     )
     with pytest.raises(ValueError):
-        Form(4, 32, True, "float16", 16).bytes_of(n, k)
+        PackedLayout(4, 32, True, "float16", 16).bytes_of(n, k)
 
 
 @pytest.mark.parametrize("has_minimum", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_rows_are_taken_and_put_together(bits, has_minimum):
-    form = Form(bits, 16, has_minimum, "float16", 1)
+def test_rows_are_put_together(bits, has_minimum):
+    form = PackedLayout(bits, 16, has_minimum, "float16", 1)
     one, other = random_codes(form, n=6, seed=1), random_codes(form, n=5, seed=2)
-    both = together([one, other])
+    both = stack_rows([one, other])
     np.testing.assert_array_equal(both.floats(), np.concatenate([one.floats(), other.floats()]))
     assert both.form(1) == form
-    order = np.array([3, 10, 0, 0, 7])  # rows may be left out, or occur twice
-    np.testing.assert_array_equal(both.rows(order).floats(), both.floats()[order])
-    assert both.rows(order).form(1) == form
-    np.testing.assert_array_equal(together([one]).floats(), one.floats())
+    np.testing.assert_array_equal(stack_rows([one]).floats(), one.floats())
 
 
 # --- kernels that unpack, whatever their name -----------------------------------------------------
 
-FORM = Form(4, 32, True, "float16", 16)
+FORM = PackedLayout(4, 32, True, "float16", 16)
 
 SOME_FORMS = [
     FORM,
-    Form(4, 32, False, "float16", 8),
-    Form(8, 32, False, "float16", 4),
-    Form(8, 16, False, "float32", 1),
+    PackedLayout(4, 32, False, "float16", 8),
+    PackedLayout(8, 32, False, "float16", 4),
+    PackedLayout(8, 16, False, "float32", 1),
 ]
 
 
@@ -193,12 +190,12 @@ def test_a_kernel_that_unpacks_is_recognized(form, name):
 
 
 def test_the_smallest_matrix_is_recognized():
-    form = Form(8, 4, False, "float16", 1)
+    form = PackedLayout(8, 4, False, "float16", 1)
     assert form_of(kernel(form, (1, 4))) == form
 
 
 def unpacking_kernel(
-    element: Callable, form: Form = FORM, *, words="int32", out="float32", shape=(N, K)
+    element: Callable, form: PackedLayout = FORM, *, words="int32", out="float32", shape=(N, K)
 ):
     """The kernel whose element (j, k) is element(codes, scales, j, k), under the name that `kernel` gives it."""
     (codes, _), (scales, dtype) = form.shapes(N, K)
@@ -212,12 +209,12 @@ def unpacking_kernel(
     return te.create_prim_func([*arrays, made]).without_attr("global_symbol")
 
 
-def elements_of(form: Form) -> Callable:
+def elements_of(form: PackedLayout) -> Callable:
     """The elements of `form` as `unpacking_kernel` takes them."""
     return lambda codes, scales, j, k: weight(form, codes, scales, j, k)
 
 
-WITHOUT = Form(4, 32, False, "float16", 16)
+WITHOUT = PackedLayout(4, 32, False, "float16", 16)
 CHANGED = {  # one of each: in what is computed, and in each buffer's dtype and shape
     "twice as much": unpacking_kernel(lambda c, s, j, k: weight(FORM, c, s, j, k) * 2.0),
     "another zero": unpacking_kernel(lambda c, s, j, k: weight(WITHOUT, c, s, j, k) + 1.0, WITHOUT),

@@ -13,13 +13,13 @@ from tvm import tirx
 from tvm.target import Target
 
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
+from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
 from chapters.kit.chat import attention, attention_on_gpu
 from chapters.kit.chat.cache_layout import LANES, cache_shape, rope_table
-from chapters.kit.chat.compiled import cache_dtype, with_shared_tensors
-from chapters.kit.chat.model import chat_decoder
+from chapters.kit.chat.chat_decoder import chat_decoder
+from chapters.kit.chat.compiled import add_share_tensors, cache_dtype
 from chapters.kit.chat.weights import Weights, read_config
-from chapters.kit.cpu.vectorize_transcendentals import vectorizable
+from chapters.kit.cpu.vectorize_transcendentals import expand_functions
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
@@ -132,13 +132,13 @@ class OnCPU:
             for length, s in LENGTHS.items()
         }
         if polynomial:
-            kernels = {name: vectorizable(func) for name, func in kernels.items()}
+            kernels = {name: expand_functions(func) for name, func in kernels.items()}
             exp = tvm.ir.Op.get("tirx.exp")
             calls = [one for func in kernels.values() for one in nodes(func, tvm.ir.Call)]
             assert not any(one.op.same_as(exp) for one in calls)
         mod = {name: func.with_attr("global_symbol", name) for name, func in kernels.items()}
         self.compiled = tvm.compile(tvm.IRModule(mod), QUICK_HERE)
-        self.rope = Guarded(rope_table(config))
+        self.rope = GuardedArray(rope_table(config))
 
     def step(self, qkv: np.ndarray, held: np.ndarray, start: int) -> np.ndarray:
         """(1, s, qkv_heads, d) -> (1, s, heads * d). The new tokens are added to the cache `held`, nothing else is."""
@@ -146,7 +146,7 @@ class OnCPU:
         kind = "one" if s == 1 else "several"
         out = np.full((1, s, c.num_attention_heads * c.head_dim), np.nan, "float32")
         arrays = held, qkv.reshape(1, s, -1), out, np.array([start], "int32")
-        cache, qkv, out, positions = map(Guarded, arrays)
+        cache, qkv, out, positions = map(GuardedArray, arrays)
         inputs = [qkv, self.rope, positions]
         before = [one.array.tobytes() for one in inputs]
         tensors = [one.tensor for one in (cache, *inputs)]
@@ -346,7 +346,7 @@ def test_logits_of_a_decoder_for_a_gpu(tmp_path):
     file = read_gguf(llama.save(tmp_path / "model.gguf"))
     weights = Weights(file, read_config(file), lanes_of(DLIGHT_CUDA))
     mod, names = chat_decoder(weights, cache_dtype=cache_dtype(DLIGHT_CUDA, False), on_gpu=True)
-    passes = with_shared_tensors(phases(DLIGHT_CUDA, variable_bounds={"seq_len": WINDOW}))
+    passes = add_share_tensors(phases(DLIGHT_CUDA, variable_bounds={"seq_len": WINDOW}))
     at = [str(one.info.name) for one in passes].index("RewriteDataflowReshape")
     with DLIGHT_CUDA:
         mod = tvm.transform.Sequential(passes[:at])(mod)

@@ -197,7 +197,7 @@ def test_the_chapters_that_are_named_are_those_whose_code_compiles(cache):
     (manifest,) = cache.glob("compiled/*/manifest.json")
     kept = json.loads(manifest.read_text("utf-8"))
     took_part = {int(one[12:14]) for one in kept["files"] if one.startswith("solutions/ch")}
-    assert {int(number) for number in kept["whose"]} == set(PASSES) == took_part | {5}
+    assert {int(number) for number in kept["owners"]} == set(PASSES) == took_part | {5}
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from chapters.ch11_a_real_model.passes import MULTIPLY, phases
 from chapters.checking.programs import kernels
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.chat.cache_layout import LANES, rope_table
-from chapters.kit.chat.compiled import compile_decoder, with_shared_tensors
+from chapters.kit.chat.chat_decoder import chat_decoder
+from chapters.kit.chat.compiled import add_share_tensors, compile_decoder
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
-from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import LONGEST, Weights, read_config
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
@@ -320,8 +320,8 @@ def test_no_kernel_writes_the_floats_of_a_matrix(target, path):
     file = read_gguf(path("Q4_K and Q6_K"))
     on_cpu = target is QUICK_HERE
     mod, _ = chat_decoder(Weights(file, read_config(file), lanes_of(target)), on_gpu=not on_cpu)
-    passes = with_shared_tensors(phases(target, variable_bounds={"seq_len": WINDOW}))
-    name = "ScheduleCodedProducts" if on_cpu else "ScheduleCodedProductsOnGPU"
+    passes = add_share_tensors(phases(target, variable_bounds={"seq_len": WINDOW}))
+    name = "ScheduleQuantizedMatmuls" if on_cpu else "ScheduleQuantizedMatmulsOnGPU"
     at = [str(one.info.name) for one in passes].index(name)
     with target:
         mod = tvm.transform.Sequential(passes[: at + 1])(mod)

@@ -145,7 +145,7 @@ def test_ctrl_c_is_heard_while_a_long_prompt_is_read(tokenizer, capsys, monkeypa
     assert "".join(chat.answer(ids)) == "yes"
     *pieces, _yes = chat.model.fed
     assert len(pieces) > 1 and max(map(len, pieces)) == 20
-    assert list(itertools.chain(*pieces)) == ids and chat.known(ids) == len(ids) - 1
+    assert list(itertools.chain(*pieces)) == ids and chat.count_known(ids) == len(ids) - 1
     whole = chat.model.feed
 
     def interrupted(tokens):
@@ -236,12 +236,12 @@ def test_logits_that_are_no_numbers_end_the_answer_in_one_sentence(tokenizer):
         for temperature in (0.0, 1.0):
             chat = _chat(tokenizer, "x", temperature)
             with pytest.raises(ValueError, match="in place of a number for the next token"):
-                chat._choose(np.array([0.0, wrong, 1.0]))
+                chat._choose_token(np.array([0.0, wrong, 1.0]))
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_tiny_temperature_takes_the_most_likely_token(tokenizer):
-    assert _chat(tokenizer, "x", 1e-320)._choose(np.array([0.0, 2.0, 1.0])) == 1
+    assert _chat(tokenizer, "x", 1e-320)._choose_token(np.array([0.0, 2.0, 1.0])) == 1
 
 
 def test_a_message_that_is_much_too_long_is_cut_before_the_template_writes_it(tokenizer):

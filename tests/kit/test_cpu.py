@@ -16,14 +16,14 @@ from tvm_ffi import structural_equal
 from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cpu import amx, vnni
 from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
-from chapters.kit.cpu.bfloat16_pairs import even, joined, loaded, odd, stored
+from chapters.kit.cpu.bfloat16_pairs import even, from_bits, join, odd, to_bits
 from chapters.kit.cpu.int8_matmul import WAYS, pack, schedule
 from chapters.kit.cpu.int8_numbers import expected, numbers
 from chapters.kit.cpu.vectorize_transcendentals import (
     FUNCTIONS,
     ULPS,
     VectorizeTranscendentals,
-    vectorizable,
+    expand_functions,
 )
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
 
@@ -34,12 +34,12 @@ EVERY = 1 << 16
 
 
 def load_bits(buffer, chunk):
-    return loaded(buffer[T.ramp(chunk * 2 * LANES, 1, 2 * LANES)], LANES)
+    return to_bits(buffer[T.ramp(chunk * 2 * LANES, 1, 2 * LANES)], LANES)
 
 
 def add_pairs(a, b):
     halves = (half(a, LANES) + half(b, LANES) for half in (even, odd))
-    return stored(joined(*halves, LANES), LANES)
+    return from_bits(join(*halves, LANES), LANES)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def run_elementwise(func: tirx.PrimFunc, x: np.ndarray) -> np.ndarray:
 def test_the_error_is_within_the_stated_bound(name, inputs):
     x = INPUTS[inputs].astype("float32")
     with np.errstate(all="ignore"):
-        got = run_elementwise(vectorizable(elementwise_kernel(name)), x).astype("float64")
+        got = run_elementwise(expand_functions(elementwise_kernel(name)), x).astype("float64")
         exact = EXACT[name](x.astype("float64"))
         rounded = exact.astype("float32")
     np.testing.assert_array_equal(np.isnan(got), np.isnan(exact))
@@ -118,7 +118,7 @@ def test_the_error_is_within_the_stated_bound(name, inputs):
 def test_edges(name):
     edges = [np.inf, -np.inf, np.nan, 0.0, -0.0, 3e38, -3e38, 88.72, 88.73, -103.9, -104.1, 1e-45]
     x = np.resize(np.float32(edges), COUNT)
-    got = run_elementwise(vectorizable(elementwise_kernel(name)), x)[: len(edges)]
+    got = run_elementwise(expand_functions(elementwise_kernel(name)), x)[: len(edges)]
     with np.errstate(all="ignore"):
         exact = EXACT[name](x[: len(edges)].astype("float64")).astype("float32")
     np.testing.assert_allclose(
@@ -128,7 +128,7 @@ def test_edges(name):
 
 def test_float16_is_computed_in_float32_and_rounded_once():
     x = np.linspace(-9, 9, COUNT).astype("float16")
-    got = run_elementwise(vectorizable(elementwise_kernel("exp", "float16")), x)
+    got = run_elementwise(expand_functions(elementwise_kernel("exp", "float16")), x)
     np.testing.assert_array_equal(got, np.exp(x.astype("float32")).astype("float16"))
 
 
@@ -138,7 +138,7 @@ def test_no_element_needs_a_call_any_more(name):
     target = Target({**QUICK_HERE.export(), "opt-level": 3})
     before, after = (
         tvm.compile(func, target=target).mod.inspect_source("ll")
-        for func in (elementwise_kernel(name), vectorizable(elementwise_kernel(name)))
+        for func in (elementwise_kernel(name), expand_functions(elementwise_kernel(name)))
     )
     calls = re.compile(r"@(erff|llvm\.exp\.)")
     assert calls.search(before) and not calls.search(after)
@@ -155,9 +155,10 @@ def test_other_dtypes_and_other_functions_stay():
                 vi = T.axis.spatial(8, i)
                 y[vi] = T.exp(x[vi]) + T.cast(T.log(z[vi]), "float64")
 
-    tvm.ir.assert_structural_equal(vectorizable(main), main)
+    tvm.ir.assert_structural_equal(expand_functions(main), main)
     tvm.ir.assert_structural_equal(
-        vectorizable(elementwise_kernel("exp", "bfloat16")), elementwise_kernel("exp", "bfloat16")
+        expand_functions(elementwise_kernel("exp", "bfloat16")),
+        elementwise_kernel("exp", "bfloat16"),
     )
 
 
@@ -171,7 +172,7 @@ def test_the_pass_leaves_the_module_it_is_given_alone():
 def test_addresses_which_have_no_dtype_are_passed_over():
     """Kernels that stream their results past the cache have them."""
     func = cpu_kernel([tirx.Var("rows", "int64")], 48, "float32", 1e-5)
-    assert structural_equal(vectorizable(func), func)
+    assert structural_equal(expand_functions(func), func)
 
 
 # --- products of int8 -----------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from chapters.kit.ir.parse_alone import from_source
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.schedules.apply_cpu_fallback import ApplyCPUFallback, schedule_any
 from chapters.kit.schedules.reduction_once import ReductionOnce
-from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSerially, steps
-from chapters.kit.schedules.tile_products import tile_product, tile_shape
+from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSerially, count_steps
+from chapters.kit.schedules.tile_products import choose_tile_shape, tile_product
 from chapters.kit.schedules.unscheduled import is_made_of_blocks
-from chapters.kit.schedules.vectorize_rows import sums_of_rows
+from chapters.kit.schedules.vectorize_rows import vectorize_sums
 from chapters.kit.schedules.warn_of_fallback import scheduled_by
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from tests.support.compiled import KERNELS, draw, run_main
@@ -178,8 +178,8 @@ def test_steps_of_a_triangle_and_of_int32_dimensions_are_not_known():
     n = tirx.Var("n", "int32")
     x = te.placeholder((n, 8), "float32", "x")
     func = te.create_prim_func([x, te.compute((n, 8), lambda i, j: x[i, j] + 1.0, "y")])
-    assert steps(func, {}) == steps(TRIANGLE, {}) == float("inf")
-    assert steps(func, {"n": 3}) == 24
+    assert count_steps(func, {}) == count_steps(TRIANGLE, {}) == float("inf")
+    assert count_steps(func, {"n": 3}) == 24
 
 
 @T.prim_func(s_tir=True)
@@ -197,7 +197,7 @@ def test_a_second_root_is_left_alone():
     mod = tvm.IRModule({"main": two_roots})
     assert not is_made_of_blocks(two_roots)
     assert ApplyCPUFallback()(mod)["main"].same_as(mod["main"])
-    assert steps(two_roots, {}) == float("inf")
+    assert count_steps(two_roots, {}) == float("inf")
 
 
 NORM = """
@@ -393,7 +393,7 @@ def test_other_kernels_stay_as_they_are(name):
 @pytest.mark.parametrize("registers", [16, 32])
 @pytest.mark.parametrize("extents", [(1, 1), (17, 17), (384, 64), (None, None), (5, 1000)])
 def test_a_tile_fits_the_registers(extents, registers):
-    rows, vectors = tile_shape(extents, 8, registers)
+    rows, vectors = choose_tile_shape(extents, 8, registers)
     assert rows * vectors + vectors + 1 <= registers
     if extents == (17, 17):
         assert math.ceil(17 / rows) * rows <= 18
@@ -474,7 +474,7 @@ def test_rows_are_reduced_with_right_numbers(said, rows, terms, name):
 @pytest.mark.parametrize("said", [(5,), (2, 3), ("n",)])
 def test_the_terms_of_a_row_are_reduced_by_vectors(said, name):
     func = kernel_of(row_module(said, 48, ROW_KERNELS[name][0]))
-    body = sums_of_rows(func, QUICK_HERE).mod["main"].body
+    body = vectorize_sums(func, QUICK_HERE).mod["main"].body
     loops = nodes(body, tirx.For)
     assert sum(loop.kind == tirx.ForKind.PARALLEL for loop in loops) == 1
     updates = [
@@ -498,4 +498,4 @@ def test_the_terms_of_a_row_are_reduced_by_vectors(said, name):
     ],
 )
 def test_other_kernels_are_declined(text):
-    assert sums_of_rows(kernel_of(relax_module(text)), QUICK_HERE) is None
+    assert vectorize_sums(kernel_of(relax_module(text)), QUICK_HERE) is None

@@ -278,11 +278,11 @@ def test_a_driver_that_is_too_old_is_named_with_both_versions():
         numbers = {"cudaDriverGetVersion": 12020, "cudaRuntimeGetVersion": 13000}
         return Runtime({n: lambda p, v=v: setattr(p._obj, "value", v) for n, v in numbers.items()})
 
-    said = machine.old_driver(lambda name: runtime(machine.INSUFFICIENT_DRIVER))
+    said = machine.driver_problem(lambda name: runtime(machine.INSUFFICIENT_DRIVER))
     assert "supports CUDA 12.2, and TVM's CUDA runtime is 13.0" in said
     assert "driver for CUDA 13" in said
-    assert machine.old_driver(lambda name: runtime(0)) == ""
-    assert machine.old_driver(lambda name: None) == "", "without a driver it is not too old"
+    assert machine.driver_problem(lambda name: runtime(0)) == ""
+    assert machine.driver_problem(lambda name: None) == "", "without a driver it is not too old"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
 from chapters.checking.programs import kernels
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.gpu import cuda_resources
-from chapters.kit.gpu.cuda_resources import CompileError, Resources, compiled, resources
+from chapters.kit.gpu.cuda_resources import CompileError, Resources, compile_cuda, resources
 from chapters.kit.gpu.gpus import (
     ARCHITECTURES,
     BOARDS,
@@ -63,7 +63,7 @@ def test_occupancy_counts_whole_warps():
 
 
 def test_the_limits_are_those_of_nvidia_s_header():
-    root = cuda_resources._root()
+    root = cuda_resources._find_toolkit()
     if root is None:
         pytest.skip(cuda_resources.missing())
     text = (root / "include/cccl/cuda/__device/arch_traits.h").read_text("utf-8")
@@ -146,11 +146,11 @@ def test_spilled_registers_are_counted():
 
 @needs_compiler
 def test_machine_code_is_made():
-    code, report = compiled('extern "C" __global__ void nothing() {}', "sm_80")
+    code, report = compile_cuda('extern "C" __global__ void nothing() {}', "sm_80")
     assert code[:4] == b"\x7fELF" and "nothing" in report
 
 
 @needs_compiler
 def test_text_that_is_not_cuda_is_refused_with_the_compilers_message():
     with pytest.raises(CompileError, match="nonsense"):
-        compiled("nonsense", "sm_80")
+        compile_cuda("nonsense", "sm_80")

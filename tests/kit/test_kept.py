@@ -23,7 +23,7 @@ from chapters.kit.chat.kept_model import Decoder, load_or_compile, private_folde
 from chapters.kit.chat.packed_weights import PACKED, PackedWeights
 from chapters.kit.chat.run_decoder import start_machine
 from chapters.kit.chat.weights import Weights, read_config
-from chapters.kit.kept_files import json_text, kept_file, short_hash
+from chapters.kit.kept_files import json_text, keep_file, short_hash
 
 # --- compiled decoders ----------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ def test_a_decoder_with_other_arithmetic_has_an_entry_of_its_own(folder):
 
 
 def test_a_file_of_the_course_that_changed_compiles_anew(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_model, "_files", lambda: ["a.py"])
+    monkeypatch.setattr(kept_model, "_list_course_files", lambda: ["a.py"])
     monkeypatch.setattr(kept_model, "ROOT", tmp_path)
     (tmp_path / "a.py").write_text("1")
     assert not was_kept({"3": "yours"}) and was_kept({"3": "yours"})
@@ -137,8 +137,8 @@ def test_a_file_of_the_course_that_changed_compiles_anew(folder, tmp_path, monke
 
 
 def test_the_files_are_those_that_take_part():
-    assert "chapters/kit/chat/kept_model.py" in kept_model._files()
-    assert sys.modules["numpy"].__file__ not in kept_model._files()
+    assert "chapters/kit/chat/kept_model.py" in kept_model._list_course_files()
+    assert sys.modules["numpy"].__file__ not in kept_model._list_course_files()
 
 
 def test_a_module_that_has_every_attribute_is_no_file_of_the_course(monkeypatch):
@@ -148,9 +148,9 @@ def test_a_module_that_has_every_attribute_is_no_file_of_the_course(monkeypatch)
         def __getattr__(self, name: str) -> object:
             return object()
 
-    before = kept_model._files()
+    before = kept_model._list_course_files()
     monkeypatch.setitem(sys.modules, "anything", Anything("anything"))
-    assert kept_model._files() == before
+    assert kept_model._list_course_files() == before
 
 
 # --- packed weights -------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def test_a_file_is_made_once(tmp_path):
         to.write_text("content")
 
     for _ in range(2):
-        assert kept_file(path, make).read_text() == "content"
+        assert keep_file(path, make).read_text() == "content"
     assert len(made) == 1
 
 
@@ -280,16 +280,16 @@ def test_a_file_that_could_not_be_made_is_not_there(tmp_path):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        kept_file(tmp_path / "a.txt", make)
+        keep_file(tmp_path / "a.txt", make)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_file_used_longest_ago_goes_first(tmp_path, monkeypatch):
     monkeypatch.setattr(kept_files, "MOST", 2)
     for time, name in enumerate(("a", "b")):
-        os.utime(kept_file(tmp_path / f"{name}.txt", lambda to: to.touch()), (time, time))
-    kept_file(tmp_path / "a.txt", lambda to: to.touch())  # used again, now
-    kept_file(tmp_path / "c.txt", lambda to: to.touch())
+        os.utime(keep_file(tmp_path / f"{name}.txt", lambda to: to.touch()), (time, time))
+    keep_file(tmp_path / "a.txt", lambda to: to.touch())  # used again, now
+    keep_file(tmp_path / "c.txt", lambda to: to.touch())
     assert sorted(path.stem for path in tmp_path.glob("*.txt")) == ["a", "c"]
     assert len(list(tmp_path.iterdir())) == 4, "what checks a file goes with it"
 
@@ -298,7 +298,7 @@ def test_the_file_used_longest_ago_goes_first(tmp_path, monkeypatch):
 def test_a_file_that_was_cut_off_or_changed_is_made_anew(tmp_path, damage):
     path = tmp_path / "a.txt"
     for _ in range(2):
-        assert kept_file(path, lambda to: to.write_text("content")).read_text() == "content"
+        assert keep_file(path, lambda to: to.write_text("content")).read_text() == "content"
         path.write_bytes(damage)
 
 

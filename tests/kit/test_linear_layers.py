@@ -18,7 +18,7 @@ from chapters.ch08_gpu_targets.given import start_from_bias
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu import cuda_resources
-from chapters.kit.gpu.cuda_resources import missing, ptx
+from chapters.kit.gpu.cuda_resources import compile_ptx, missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.limits import block_shared_bytes
@@ -27,7 +27,7 @@ from chapters.kit.gpu.targets import CUDA, DLIGHT_CUDA, cuda
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
-from chapters.kit.schedules.recognize_layer import layer_of, with_one_epilogue
+from chapters.kit.schedules.recognize_layer import match_layer, merge_epilogue
 from chapters.kit.schedules.schedule_linear_layers import ScheduleLinearLayers
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
@@ -141,7 +141,7 @@ def test_sums_start_from_the_bias_where_every_use_of_the_product_adds_it(name):
     with DLIGHT_CUDA:
         passes = [*found["attach"], *found["graph and lower"]]
         (func,) = kernels(tvm.transform.Sequential(passes)(linear_module((9,), text, dtype)))
-    recognized = layer_of(with_one_epilogue(func))
+    recognized = match_layer(merge_epilogue(func))
     assert (recognized.start is not None) is (name in FROM_BIAS)
     # one rounding: the last operation
     casts = [str(c.ty.dtype) for c in nodes(recognized.value, tirx.Cast)]
@@ -253,7 +253,7 @@ def test_compiles_and_spills_nothing(arch):
         lower_to_kernels(linear_module(ANY, EPILOGUES["gate"][0]), target, only_layers=True)
     )
     for name, text in HostProgram(func, target).kernels.items():
-        _, report = cuda_resources.compiled(text.source, arch)
+        _, report = cuda_resources.compile_cuda(text.source, arch)
         assert not re.search(r"[1-9]\d* bytes (spill|stack)", report), (name, report)
 
 
@@ -373,7 +373,7 @@ def test_float16_products_of_the_pipeline_use_tensor_cores_and_sum_in_float32():
     assert "mma_sync" in source
     assert "wmma::accumulator, 16, 16, 16, float>" in source
     if not missing():
-        assert "wmma.mma.sync" in ptx(source, arch)
+        assert "wmma.mma.sync" in compile_ptx(source, arch)
 
 
 @pytest.mark.parametrize(

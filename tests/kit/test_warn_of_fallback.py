@@ -12,7 +12,7 @@ from chapters.kit.cpu.nt_matmul import OTHER_FORM
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.reductions import products
 from chapters.kit.schedules import tile_products, warn_of_fallback
-from chapters.kit.schedules.warn_of_fallback import FallbackWarning, left, reuse
+from chapters.kit.schedules.warn_of_fallback import FallbackWarning, left, operand_reuse
 from chapters.runner.earlier import earlier
 
 LLVM = tvm.target.Target("llvm")
@@ -121,7 +121,7 @@ def test_an_epilogue_that_reads_other_sums_and_a_product_alone():
         is None
     )
     assert warn_of_fallback.why_left(func) == warn_of_fallback.EPILOGUE
-    assert reuse(func, {}) == pytest.approx(4 * 5 * 6 / (4 * 5 + 5 * 6 + 4 * 6))
+    assert operand_reuse(func, {}) == pytest.approx(4 * 5 * 6 / (4 * 5 + 5 * 6 + 4 * 6))
 
 
 def test_a_product_with_its_name_in_a_form_of_its_own():

@@ -113,12 +113,12 @@ CAUGHT = {
         "wrote a sum after the last wgmma.fence",
     ),
     "a sum is written between the first fence and the first product": (
-        (r"tvm_builtin_ptx_wgmma_fence\w+\(\);", r"\g<0> if (turn_1 + kb_1 == 0) own_ptr[5] += 1;"),
+        (r"tvm_builtin_ptx_wgmma_fence\w+\(\);", r"\g<0> if (turn_1 + kb_1 == 0) totals_ptr[5] += 1;"),
         r"In main_kernel, thread \(\d+, 0, 0\) of block \(\d, 0, 0\) wrote a sum after the last wgmma.fence, "
         "number 5 of the product's: a wgmma.fence is missing between the write and the product",
     ),
     "a sum is touched while products are in flight": (
-        (r"tvm_builtin_ptx_wgmma_commit\w+\(\);", r"\g<0> own_ptr[5] += 1;"),
+        (r"tvm_builtin_ptx_wgmma_commit\w+\(\);", r"\g<0> totals_ptr[5] += 1;"),
         "writes a sum while a wgmma that adds to it is in flight",
     ),
     "the copies do not know the mbarriers": (
@@ -202,9 +202,9 @@ def test_descriptors_mean_what_tvm_s_own_layouts_say(name, layout_type, width):
 def test_a_map_that_the_driver_would_refuse(wrong, said):
     array = {"dtype": "float16", "base": 64, "size": [96, 40], "pitches": [192]}
     right = {**array, "box": [64, 64], "swizzle": 3}
-    assert len(tensor_maps.packed(**right)) == 128
+    assert len(tensor_maps.pack_map(**right)) == 128
     with pytest.raises(ValueError, match=said):
-        tensor_maps.packed(**(right | wrong))
+        tensor_maps.pack_map(**(right | wrong))
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_wide_tiles_for_large_layers_and_small_ones_where_few_are_needed():
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_compiles_without_spills_and_runs_on_while_it_multiplies(tile, out):
     source = injected_faults.source_of(wgmma_matmul(1000, 2048, 1024, "bfloat16", out, tile))
-    _, report = cuda_resources.compiled(source, ARCH)
+    _, report = cuda_resources.compile_cuda(source, ARCH)
     used = cuda_resources.resources(source, ARCH)
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
     used = dataclasses.replace(used, shared_bytes=tile.shared_bytes)
@@ -275,7 +275,7 @@ def test_compiles_without_spills_and_runs_on_while_it_multiplies(tile, out):
 
 @injected_faults.needs_compiler
 def test_the_instructions_are_there():
-    text = cuda_resources.ptx(
+    text = cuda_resources.compile_ptx(
         injected_faults.source_of(wgmma_matmul(256, 256, 256, tile=TILES[0])), ARCH
     )
     for instruction, times in {
@@ -293,7 +293,7 @@ def test_the_instructions_are_there():
     addition = r"\b(add|fma)(\.rn)?(\.ftz)?\.f32"
     assert not re.search(addition, text)
     adding = naive_matmul(matmul_bias(64, 64, 64), ThreadTile(16, 16, 16, 1, 1))
-    assert re.search(addition, cuda_resources.ptx(injected_faults.source_of(adding), ARCH))
+    assert re.search(addition, cuda_resources.compile_ptx(injected_faults.source_of(adding), ARCH))
 
 
 @injected_faults.needs_compiler
@@ -301,4 +301,4 @@ def test_the_instructions_are_there():
 def test_no_other_architecture_has_them(arch):
     source = injected_faults.source_of(wgmma_matmul(64, 16, 64, tile=WgmmaTile(64, 16, 2)))
     with pytest.raises(cuda_resources.CompileError):
-        cuda_resources.compiled(source, arch)
+        cuda_resources.compile_cuda(source, arch)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from tvm import te, tirx
 
-from chapters.kit.quantized.blocks import Codes, Form
+from chapters.kit.quantized.blocks import Codes, PackedLayout
 from chapters.kit.quantized.dequantize import int64s, kernel
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined
@@ -23,7 +23,7 @@ def gated_epilogue(y, bias, gate, residual, _w) -> te.Tensor:
 
 
 def quantized_matmul(
-    form: Form, rows: tuple, *, n: int = 48, k: int = 96, behind: Callable | None = None
+    form: PackedLayout, rows: tuple, *, n: int = 48, k: int = 96, behind: Callable | None = None
 ) -> tirx.PrimFunc:
     """The kernel (codes, scales, x, result), or (codes, scales, x, bias, gate, residual, result) with `behind`.
 
@@ -39,7 +39,7 @@ def quantized_matmul(
     return joined(kernel(form, (n, k)), te.create_prim_func([w, x, *others, out], "int64"))
 
 
-def draw_quantized(form: Form, n: int = 48, k: int = 96) -> Codes:
+def draw_quantized(form: PackedLayout, n: int = 48, k: int = 96) -> Codes:
     """Random codes, others for each n. Weights have both signs, and each group a scale and a minimum of its own."""
     random = np.random.default_rng([form.bits, n])
     scales = random.uniform(0.5, 1.5, (n, k // form.group)).astype(form.scale)

@@ -36,7 +36,7 @@ from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import bytes_moved, conflicts
 from chapters.kit.measure.storage_lives import read_lifetimes
 from chapters.kit.passes.planned_storage import lower, read_plan
-from chapters.kit.quantized.block_picture import halves
+from chapters.kit.quantized.block_picture import find_weights
 from docs.pages import front
 from solutions.ch00_first_module.first_module import from_script
 from solutions.ch02_attach_metadata.attach_support_info import (
@@ -365,7 +365,7 @@ def main(x: (4,), choose: R.Tensor((), "bool")):
 def test_each_half_of_a_byte_belongs_to_the_weight_that_it_changes():
     numbers = np.array([0.5, -2.0], "<f2").view("uint8")
     block = np.concatenate([numbers, np.random.default_rng(0).integers(0, 256, 16, "uint8")])
-    assert halves(block) == {"low": list(range(16)), "high": list(range(16, 32))}
+    assert find_weights(block) == {"low": list(range(16)), "high": list(range(16, 32))}
 
 
 # --- cache lines ----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class WroteOutside(Exception):
     """A compiled program wrote into a guard zone."""
 
 
-class Guarded:
+class GuardedArray:
     """A copy of `array` in 64-byte aligned memory between two marked zones; `tensor` shares it with TVM."""
 
     def __init__(self, array: np.ndarray):
@@ -60,12 +60,12 @@ def compile_once(
     kernels = [func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc)]
     asserts = any(nodes(kernel.body, tirx.AssertStmt) for kernel in kernels)
     checked = checked and bool(kernels) and (asserts or not _calls_as_declared(mod))
-    return _compiled(tvm_ffi.StructuralKey(mod.clone()), target, checked, relax_pipeline)
+    return _compile(tvm_ffi.StructuralKey(mod.clone()), target, checked, relax_pipeline)
 
 
 # many answers become the same program, and each is compared with the one given
 @lru_cache(maxsize=256)
-def _compiled(program: tvm_ffi.StructuralKey, target: Target, checked: bool, pipeline: object):
+def _compile(program: tvm_ffi.StructuralKey, target: Target, checked: bool, pipeline: object):
     with tvm.transform.PassContext(config={"tirx.disable_assert": not checked}):
         return tvm.compile(program.key, target=target, relax_pipeline=pipeline)
 
@@ -90,7 +90,7 @@ def _is_known(kind: tvm.ir.Type) -> bool:
     return has_sizes and all(isinstance(size, tirx.IntImm) for size in kind.shape.values)
 
 
-def _as_declared(func: tirx.PrimFunc, arguments: list) -> bool:
+def _matches_declaration(func: tirx.PrimFunc, arguments: list) -> bool:
     """Whether the arguments are arrays of the very shapes and dtypes that `func` declares, and it asserts nothing."""
     declared = [
         (str(p.dtype), [int(n) if isinstance(n, tirx.IntImm) else None for n in p.shape])
@@ -107,11 +107,11 @@ def run_compiled(mod: tvm.IRModule, arguments: list, target: Target = QUICK) -> 
 
     Raises WroteOutside if it wrote just outside one of them.
     """
-    held = [Guarded(a) if isinstance(a, np.ndarray) else a for a in arguments]
-    checked = not _as_declared(mod["main"], arguments)
+    held = [GuardedArray(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    checked = not _matches_declaration(mod["main"], arguments)
     main = compile_once(mod, target, checked=checked)["main"]
-    main(*[h.tensor if isinstance(h, Guarded) else h for h in held])
-    arrays = [h for h in held if isinstance(h, Guarded)]
+    main(*[h.tensor if isinstance(h, GuardedArray) else h for h in held])
+    arrays = [h for h in held if isinstance(h, GuardedArray)]
     if not all(array.intact() for array in arrays):
         raise WroteOutside(f"The program wrote up to {ZONE} bytes before or after an array.")
     return [h.array.copy() for h in arrays]

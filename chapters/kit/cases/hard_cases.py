@@ -59,15 +59,15 @@ class Case:
         temp_shape = f'{self.temp}, "{self.dtype}"'
         params = [f'{n}: T.Buffer({s}, "{dtype}")' for n, s, dtype in self._params()]
         lines = [] if self.argument else [f"temp = T.sblock_alloc_buffer({temp_shape})"]
-        lines += [*_elementwise("before", self.before), *self._reduction()]
-        between = _elementwise("between", self.between)
+        lines += [*_elementwise_block("before", self.before), *self._reduction()]
+        between = _elementwise_block("between", self.between)
         if self.times:
-            between = _nested(f"for again in range({self.times}):", body=between)
-        lines += [*between, *self._epilogue(), *_elementwise("after", self.after)]
+            between = _nest(f"for again in range({self.times}):", body=between)
+        lines += [*between, *self._epilogue(), *_elementwise_block("after", self.after)]
         if self.nested:
             body = ["vo = T.axis.spatial(1, o)", *lines]
-            lines = _nested("for o in range(1):", 'with T.sblock("outer"):', body=body)
-        main = _nested(f"def main({', '.join(params)}):", body=lines)
+            lines = _nest("for o in range(1):", 'with T.sblock("outer"):', body=body)
+        main = _nest(f"def main({', '.join(params)}):", body=lines)
         return "\n".join(["@T.prim_func(s_tir=True)", *main, ""])
 
     @cached_property
@@ -90,17 +90,17 @@ class Case:
         body = [f"{axis} = T.axis.{axes[axis]}" for axis in self.order.split()]
         if self.init is not None:
             start = self.init.format(dtype=self.dtype)
-            body += _nested("with T.init():", body=[f"{total} = {start}"])
-        body.append(f"{total} = {_named(self.step, 't', total)}")
+            body += _nest("with T.init():", body=[f"{total} = {start}"])
+        body.append(f"{total} = {_substitute(self.step, 't', total)}")
         head = f"for {', '.join(loops)} in T.grid({sizes}):"
-        return _nested(head, 'with T.sblock("matmul"):', body=body)
+        return _nest(head, 'with T.sblock("matmul"):', body=body)
 
     def _epilogue(self) -> list[str]:
         axes = {"wi": f"spatial({self.rows}, i)", "wj": "spatial(6, j)"}
         body = [f"{axis} = T.axis.{axes[axis]}" for axis in self.axes.split()]
-        body.append(f"D[{self.stores}] = {_named(self.value, 's', f'temp[{self.reads}]')}")
+        body.append(f"D[{self.stores}] = {_substitute(self.value, 's', f'temp[{self.reads}]')}")
         loops = f"for i in {self.loop}({self.run_rows or self.rows}):", "for j in range(6):"
-        return _nested(*loops, 'with T.sblock("bias"):', body=body)
+        return _nest(*loops, 'with T.sblock("bias"):', body=body)
 
     def arguments(self, seed: int = 0) -> list[np.ndarray]:
         """Small integers, asymmetric, in the order of the parameters; outputs hold integers too, never zeros."""
@@ -115,30 +115,30 @@ class Case:
         return found
 
 
-def _named(form: str, letter: str, meaning: str) -> str:
+def _substitute(form: str, letter: str, meaning: str) -> str:
     """`form` with the one-letter word `letter` replaced by `meaning`."""
     return re.sub(rf"\b{letter}\b", lambda _: meaning, form)
 
 
-def _elementwise(name: str, store: str) -> list[str]:
+def _elementwise_block(name: str, store: str) -> list[str]:
     """A block over 6 x 6 that does `store`, in the axes oi and oj; [] for no store."""
     body = ['oi, oj = T.axis.remap("SS", [i, j])', store]
     head = "for i, j in T.grid(6, 6):"
-    return _nested(head, f'with T.sblock("{name}"):', body=body) if store else []
+    return _nest(head, f'with T.sblock("{name}"):', body=body) if store else []
 
 
-def _nested(*heads: str, body: list[str]) -> list[str]:
+def _nest(*heads: str, body: list[str]) -> list[str]:
     """`body` inside `heads`, each head inside the one before."""
     for head in reversed(heads):
         body = [head, *("    " + line for line in body)]
     return body
 
 
-def _of(cause: str, **cases: dict) -> list[Case]:
+def _make_cases(cause: str, **cases: dict) -> list[Case]:
     return [Case(cause, name.replace("_", " "), **fields) for name, fields in cases.items()]
 
 
-_EVERY_STEP = _of(
+_EVERY_STEP = _make_cases(
     "Applied at every step",
     relu={"value": "T.max(s, 0)"},
     bias_and_relu={"value": "T.max(s + C[wi, wj], 0)"},
@@ -167,7 +167,7 @@ _EVERY_STEP = _of(
     sigmoid={"dtype": "float32", "value": "T.sigmoid(s * T.float32(0.0625))"},
     sum_and_exponential={"dtype": "float32", "value": "T.exp(s * T.float32(0.0625)) + C[wi, wj]"},
 )
-_INDICES = _of(
+_INDICES = _make_cases(
     "Axes matched by their position",
     a_plain_bias={},
     axes_declared_in_another_order={"axes": "wj wi"},
@@ -191,7 +191,7 @@ _INDICES = _of(
 )
 _MAXIMUM = {"init": "-100", "step": "T.max(t, A[vi, vk] * B[vj, vk])"}
 _PRODUCT = {"init": "1", "step": "t * A[vi, vk]"}
-_INIT = _of(
+_INIT = _make_cases(
     "The init taken for 0",
     starts_from_5={"init": "5"},
     starts_from_an_array={"init": "E[vi, vj]"},
@@ -202,7 +202,7 @@ _INIT = _of(
     a_product_and_a_factor={**_PRODUCT, "value": "s * C[wi, wj]"},
     no_init_after_a_block_that_sets_it={"init": None, "before": "temp[oi, oj] = 9"},
 )
-_STEP = _of(
+_STEP = _make_cases(
     "The step never looked at",
     horner={"step": "t * 2 + A[vi, vk]"},
     saturating={"step": "T.min(t + A[vi, vk] * B[vj, vk], 9)"},
@@ -214,7 +214,7 @@ _STEP = _of(
     the_bias_is_an_operand={"value": "s + A[wi, 0]"},
     an_operand_read_twice={"step": "t + A[vi, vk] * A[vj, vk]"},
 )
-_DOMAIN = _of(
+_DOMAIN = _make_cases(
     "Other points than the reduction's",
     only_four_rows={"rows": 4},
     only_four_rows_and_an_output_of_four={"rows": 4, "shape": (4, 6)},
@@ -227,7 +227,7 @@ _DOMAIN = _of(
     },
     added_to_the_output={"value": "s + D[wi, wj]"},
 )
-_USERS = _of(
+_USERS = _make_cases(
     "Others who use the sums or the output",
     the_sums_read_afterwards={"after": "F[oi, oj] = temp[oi, oj]"},
     relu_and_the_sums_read_afterwards={"value": "T.max(s, 0)", "after": "F[oi, oj] = temp[oi, oj]"},
@@ -254,7 +254,7 @@ _USERS = _of(
     in_a_block_of_its_own={"nested": True},
     relu_in_a_block_of_its_own={"nested": True, "value": "T.max(s, 0)"},
 )
-_DTYPE = _of(
+_DTYPE = _make_cases(
     "Another dtype, or too few bits",
     cast_of_the_sum={"output": "float32", "value": "T.Cast('float32', s)"},
     cast_and_a_bias={"output": "float32", "value": "T.Cast('float32', s) + T.float32(2)"},

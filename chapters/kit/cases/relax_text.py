@@ -33,7 +33,7 @@ def relax_module(text: str, check_well_formed: bool = True, **names) -> tvm.IRMo
 
     The text may be indented as a whole. names: objects that it may use by these names, such as `relax`.
     """
-    parts = [_function(part) for part in ast.parse(textwrap.dedent(text)).body]
+    parts = [_expand_function(part) for part in ast.parse(textwrap.dedent(text)).body]
     indented = ("\n" + "\n".join(parts)).replace("\n", "\n    ")
     return from_source(
         f"@I.ir_module\nclass Module:{indented}\n",
@@ -60,26 +60,26 @@ def {name}({", ".join(f"{one}: T.Buffer({tuple(shape)}, {dtype!r})" for one in b
 """
 
 
-def _function(part: ast.stmt) -> str:
+def _expand_function(part: ast.stmt) -> str:
     """One part of the text as TVMScript."""
     words = {ast.unparse(one) for one in getattr(part, "decorator_list", ())}
     if not isinstance(part, ast.FunctionDef) or not words <= {"private", "impure", "bare"}:
-        return ast.unparse(_with_cls(part) if isinstance(part, ast.FunctionDef) else part)
+        return ast.unparse(_define_cls(part) if isinstance(part, ast.FunctionDef) else part)
     options = ["private=True"] * ("private" in words) + ["pure=False"] * ("impure" in words)
     part.decorator_list = [ast.parse(f"R.function({', '.join(options)})", mode="eval").body]
     variables: dict[str, None] = {}
     for argument in part.args.args:
         if isinstance(argument.annotation, ast.Tuple):
-            argument.annotation = _tensor(argument.annotation.elts, variables)
+            argument.annotation = _expand_tensor(argument.annotation.elts, variables)
     if not words & {"impure", "bare"} and not any(
         isinstance(one, ast.With | ast.If | ast.FunctionDef) for one in part.body
     ):
-        part.body = _as_dataflow(part.body)
+        part.body = _wrap_in_dataflow(part.body)
     part.body[:0] = [ast.parse(f"{name} = T.int64()").body[0] for name in variables]
-    return ast.unparse(_with_cls(part))
+    return ast.unparse(_define_cls(part))
 
 
-def _tensor(elements: list[ast.expr], variables: dict[str, None]) -> ast.expr:
+def _expand_tensor(elements: list[ast.expr], variables: dict[str, None]) -> ast.expr:
     """R.Tensor(dimensions, dtype); names in the dimensions are added to `variables`."""
     *dims, last = elements
     dtype = "float32"
@@ -103,7 +103,7 @@ def _is_dtype(name: str) -> bool:
     return True
 
 
-def _as_dataflow(body: list[ast.stmt]) -> list[ast.stmt]:
+def _wrap_in_dataflow(body: list[ast.stmt]) -> list[ast.stmt]:
     """`body` as one dataflow block and the return of its outputs."""
     if isinstance(body[-1], ast.Return):
         *body, last = body
@@ -116,7 +116,7 @@ def _as_dataflow(body: list[ast.stmt]) -> list[ast.stmt]:
     return flow
 
 
-def _with_cls(part: ast.FunctionDef) -> ast.FunctionDef:
+def _define_cls(part: ast.FunctionDef) -> ast.FunctionDef:
     if any(isinstance(one, ast.Name) and one.id == "cls" for one in ast.walk(part)):
         part.body.insert(0, ast.parse("cls = Module").body[0])
     return part

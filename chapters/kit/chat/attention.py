@@ -22,7 +22,7 @@ NEAR = 32  # blocks whose values are fetched early: more would not stay in the n
 PARALLEL = 1 << 15  # tokens times elements of a head from which several threads share a decode step
 
 
-def _inputs(config: LlamaConfig, s: Expr | int, dtype: str):
+def _declare_inputs(config: LlamaConfig, s: Expr | int, dtype: str):
     """The parameters that both kernels have."""
     window = config.context_window_size
     s = s if isinstance(s, int) else tirx.Var("seq_len", "int64")
@@ -35,7 +35,7 @@ def _inputs(config: LlamaConfig, s: Expr | int, dtype: str):
     )
 
 
-def _rotated(qkv, rope, token, slot, head, first, size: int, half: int) -> tuple[Expr, Expr]:
+def _rotate_at(qkv, rope, token, slot, head, first, size: int, half: int) -> tuple[Expr, Expr]:
     """Elements first … first + size of both halves of a head, rotated for position `slot`."""
     one, two = (qkv[0, token, I.ramp((2 * head + at) * half + first, 1, size)] for at in (0, 1))
     cosine, sine = (rope[slot, at, I.ramp(first, 1, size)] for at in (0, 1))
@@ -51,7 +51,7 @@ def append_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") ->
     first_key, heads = config.num_attention_heads, config.num_key_value_heads
     with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
         I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        s, (cache, qkv, rope, positions, layer) = _inputs(config, s, dtype)
+        s, (cache, qkv, rope, positions, layer) = _declare_inputs(config, s, dtype)
         with I.sblock("root"):
             each = I.serial if isinstance(s, int) else I.parallel
             with each(*int64s((0, s))) as token:
@@ -59,7 +59,7 @@ def append_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") ->
                 inside = I.If(slot < config.context_window_size)
                 with inside, I.Then(), I.serial(*int64s((0, heads))) as head:
                     block = (slot // LANES, layer, int64(0), head)
-                    rotated = _rotated(qkv, rope, token, slot, first_key + head, 0, half, half)
+                    rotated = _rotate_at(qkv, rope, token, slot, first_key + head, 0, half, half)
                     for part, values in enumerate(rotated):
                         at = I.ramp(part * half * LANES + slot % LANES, LANES, half)
                         I.buffer_store(cache, _cast(values, dtype), [*block, at])
@@ -75,7 +75,7 @@ def attention_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32")
     heads, group = config.num_key_value_heads, config.group_size
     with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
         I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        s, (cache, qkv, rope, positions, layer) = _inputs(config, s, dtype)
+        s, (cache, qkv, rope, positions, layer) = _declare_inputs(config, s, dtype)
         shape = (1, s, config.num_attention_heads * config.head_dim)
         out = I.arg("attended", I.Buffer(int64s(shape), "float32"))
         tokens = 1 if isinstance(s, int) else max(1, ROWS // group)
@@ -121,24 +121,16 @@ class _Attention:
         length = tirx.min(self.slot[-1] + 1, window)
         blocks = (length + LANES - 1) // LANES
         self._score(queries, scores, total, head, blocks)
-        self._exponentials(scores, total, blocks)
-        self._values(scores, total, head, length, first)
+        self._exponentiate(scores, total, blocks)
+        self._weight_values(scores, total, head, length, first)
 
     def _rotate(self, queries) -> None:
         half, width = self.config.head_dim // 2, self.width
         scale = T.broadcast(T.float32(self.config.head_dim**-0.5), width)
         for row in range(self.rows):
+            place = self.token[row], self.slot[row], self.head[row]
             for at in range(0, half, width):
-                both = _rotated(
-                    self.qkv,
-                    self.rope,
-                    self.token[row],
-                    self.slot[row],
-                    self.head[row],
-                    at,
-                    width,
-                    half,
-                )
+                both = _rotate_at(self.qkv, self.rope, *place, at, width, half)
                 for values, first in zip(both, (at, half + at), strict=True):
                     I.buffer_store(queries, values * scale, [row, I.ramp(first, 1, width)])
 
@@ -149,7 +141,7 @@ class _Attention:
         """
         rows, lanes, d = self.rows, I.ramp(0, 1, LANES), self.config.head_dim
         least = T.broadcast(tirx.min_value("float32"), LANES)
-        parts = _at_once(rows, d)  # neighbouring elements, each with sums of its own
+        parts = _count_sums(rows, d)  # neighbouring elements, each with sums of its own
         sums = I.alloc_buffer([rows * parts, LANES], "float32", layout=None)
         for row in range(rows):
             I.buffer_store(largest, least, [row, lanes])
@@ -159,12 +151,12 @@ class _Attention:
             with I.serial(0, d // parts) as step:
                 for part in range(parts):
                     element = step * parts + part
-                    if self._asks(part * LANES):
+                    if self._prefetches(part * LANES):
                         near = ((0, tirx.min(block + 1, blocks - 1)), (1, tirx.min(block, NEAR)))
                         for kind, other in near:
-                            prefetch(self._cached(kind, other, head, element * LANES))
+                            prefetch(self._load_cached(kind, other, head, element * LANES))
                     place = I.ramp(element * LANES, 1, LANES)
-                    keys = _cast(self._cached(0, block, head, place), "float32")
+                    keys = _cast(self._load_cached(0, block, head, place), "float32")
                     for row in range(rows):
                         query, at = T.broadcast(queries[row, element], LANES), row * parts + part
                         I.buffer_store(sums, sums[at, lanes] + query * keys, [at, lanes])
@@ -178,16 +170,16 @@ class _Attention:
                 I.buffer_store(scores, score, [row, I.ramp(block * LANES, 1, LANES)])
                 I.buffer_store(largest, tirx.max(largest[row, lanes], score), [row, lanes])
 
-    def _asks(self, element: int) -> bool:
+    def _prefetches(self, element: int) -> bool:
         """Whether a step that reads from `element` on asks for memory ahead: once for each line of a decode step."""
         nbytes = np.dtype(str(self.cache.dtype)).itemsize
         return self.tokens == 1 and element * nbytes % CACHE_LINE == 0
 
-    def _cached(self, kind: int, block: Expr, head: Expr, at: Expr) -> Expr:
+    def _load_cached(self, kind: int, block: Expr, head: Expr, at: Expr) -> Expr:
         """An element, or several, of a block of keys (kind 0) or values (1), as the cache holds them."""
         return self.cache[block, self.layer, kind, head, at]
 
-    def _exponentials(self, scores, total, blocks: Expr) -> None:
+    def _exponentiate(self, scores, total, blocks: Expr) -> None:
         """scores: exp(score - largest); total: their sum, in every lane."""
         lanes = I.ramp(0, 1, LANES)
         most = I.alloc_buffer([self.rows], "float32", layout=None)
@@ -212,14 +204,14 @@ class _Attention:
             )
             I.buffer_store(total, T.broadcast(add, LANES), [row, lanes])
 
-    def _values(self, weights, total, head: Expr, length: Expr, first: Expr) -> None:
+    def _weight_values(self, weights, total, head: Expr, length: Expr, first: Expr) -> None:
         """The values weighted by the exponentials, divided by their sum.
 
         A decode step meanwhile asks for the keys of the next head.
         """
         after = tirx.min(head + 1, self.config.num_key_value_heads - 1)
         d, width, lanes = self.config.head_dim, self.width, I.ramp(0, 1, self.width)
-        parts = _at_once(self.rows, d // width)  # of a row of the result, each `width` elements
+        parts = _count_sums(self.rows, d // width)  # of a row of the result, each `width` elements
         sums = I.alloc_buffer([self.rows * parts, width], "float32", layout=None)
         with I.serial(0, d // width // parts) as outer:
             firsts = [(outer * parts + part) * width for part in range(parts)]
@@ -228,10 +220,10 @@ class _Attention:
             with I.serial(*int64s((0, length))) as token:
                 for part, start in enumerate(firsts):
                     element = token % LANES * d + start
-                    if self._asks(part * width):
-                        prefetch(self._cached(0, token // LANES, after, element))
+                    if self._prefetches(part * width):
+                        prefetch(self._load_cached(0, token // LANES, after, element))
                     place = I.ramp(element, 1, width)
-                    values = _cast(self._cached(1, token // LANES, head, place), "float32")
+                    values = _cast(self._load_cached(1, token // LANES, head, place), "float32")
                     for row in range(self.rows):
                         weight, at = T.broadcast(weights[row, token], width), row * parts + part
                         I.buffer_store(sums, sums[at, lanes] + weight * values, [at, lanes])
@@ -255,6 +247,6 @@ def _cast(values: Expr, dtype: str) -> Expr:
     return T.cast(values, f"{dtype}x{values.ty.dtype.lanes}")
 
 
-def _at_once(rows: int, parts: int) -> int:
+def _count_sums(rows: int, parts: int) -> int:
     """How many of `parts` are summed side by side, so that an addition need not wait for the one before it."""
     return next(many for many in range(max(1, ROWS // rows), 0, -1) if parts % many == 0)

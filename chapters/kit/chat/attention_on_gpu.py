@@ -26,7 +26,7 @@ def _shapes(config: LlamaConfig, s: Expr | int) -> list[tuple]:
     return [tuple(int64s(shape)) for shape in shapes]
 
 
-def _rotate(
+def _rotate_pair(
     qkv: tirx.Buffer, rope: tirx.Buffer, token: Expr, slot: Expr, first: Expr, pair: Expr
 ) -> tuple[Expr, Expr]:
     """Both elements of a pair, rotated for position `slot`. first: where the head of the pair begins in qkv."""
@@ -65,7 +65,7 @@ def append_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") ->
                     pair: T.let = (block * threads + thread) % half
                     if head < heads and slot < window:
                         key = T.meta_var(
-                            _rotate(qkv, rope, token, slot, (first_key + head) * d, pair)
+                            _rotate_pair(qkv, rope, token, slot, (first_key + head) * d, pair)
                         )
                         for part in T.unroll(2):
                             at: T.let = part * half + pair
@@ -127,7 +127,7 @@ def attention_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32")
                     part: T.let = thread // d
                     element: T.let = thread % d
                     if thread < half:
-                        pair = T.meta_var(_rotate(qkv, rope, token, slot, head * d, thread))
+                        pair = T.meta_var(_rotate_pair(qkv, rope, token, slot, head * d, thread))
                         query[thread] = pair[0] * scale
                         query[half + thread] = pair[1] * scale
                     largest[0] = least

@@ -9,8 +9,8 @@ from tvm import relax, tirx
 from tvm.ir.transform import Pass
 from tvm.target import Target
 
+from chapters.kit.chat.chat_decoder import FUNCTIONS, chat_decoder
 from chapters.kit.chat.kept_model import Decoder
-from chapters.kit.chat.model import FUNCTIONS, chat_decoder
 from chapters.kit.chat.weights import Weights
 from chapters.kit.passes.share_tensors import ShareTensors
 from chapters.kit.quantized.dot_products import dot_products
@@ -18,7 +18,7 @@ from chapters.kit.schedules.unscheduled import needs_schedule
 from chapters.kit.schedules.warn_of_fallback import scheduled_by
 
 
-def with_shared_tensors(phases: Mapping[str, Sequence[Pass]]) -> list[Pass]:
+def add_share_tensors(phases: Mapping[str, Sequence[Pass]]) -> list[Pass]:
     """The passes of `phases` in order, and ShareTensors behind the memory plan. phases: chapter 11's."""
     memory = list(phases["memory"])
     at = [str(one.info.name) for one in memory].index("KillAfterLastUse")
@@ -50,7 +50,7 @@ def compile_decoder(
     phases: chapter 11's function of this name, in passes.py. exact: products take x in float32, and the cache holds
     float32; without it 8 bits and float16, where the processor has instructions for products of 8 bits.
     """
-    mod, names, passes = _decoder(weights, target, phases, exact, functions)
+    mod, names, passes = _build_decoder(weights, target, phases, exact, functions)
 
     @tvm.transform.module_pass(opt_level=0, name="chat")
     def pipeline(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -65,24 +65,24 @@ def kernel_passes(
     weights: Weights,
     target: Target,
     phases: Callable[..., Mapping[str, Sequence[Pass]]],
-    exact: bool = False,
+    exact: bool,
 ) -> dict[str, str]:
     """{kernel: the name of the pass that scheduled it}, for the decoder that `compile_decoder` compiles.
 
     A kernel that the model itself brings with its schedule is not in it.
     """
-    mod, _, passes = _decoder(weights, target, phases, exact, FUNCTIONS)
+    mod, _, passes = _build_decoder(weights, target, phases, exact, FUNCTIONS)
     funcs = [(g.name_hint, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     brought = {name for name, func in funcs if not needs_schedule(func)}
     _, by = scheduled_by(mod, passes, target)
-    return {name: made for name, made in by.items() if name not in brought}
+    return {name: scheduler for name, scheduler in by.items() if name not in brought}
 
 
-def _decoder(
+def _build_decoder(
     weights, target, phases, exact, functions
 ) -> tuple[tvm.IRModule, list[str], list[Pass]]:
     """(the decoder as a module, the names of its parameters, the passes that compile it)."""
     on_gpu = target.kind.name != "llvm"
     mod, names = chat_decoder(weights, functions, cache_dtype(target, exact), on_gpu)
     bounds = {"seq_len": weights.config.context_window_size}
-    return mod, names, with_shared_tensors(phases(target, exact, variable_bounds=bounds))
+    return mod, names, add_share_tensors(phases(target, exact, variable_bounds=bounds))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
+import psutil
 
 from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Streamer, Tokenizer
@@ -20,9 +21,8 @@ REPEATED, PERIOD, TIMES = 96, 128, 3
 LOOK = 24  # tokens after which it is looked at again
 READ = 512  # tokens that the model reads at a time: between them, Ctrl-C is heard
 ROUND, RARER = "the answer repeats itself", 0.5  # a temperature that makes it rarer
-CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)  # what a terminal would obey; tab and newline may pass
+# what a terminal would obey; tab and newline may pass
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Chat:
@@ -55,12 +55,12 @@ class Chat:
         """
         before = self.messages
         try:
-            return self._with_message(text)
+            return self._add_message(text)
         except BaseException:
             self.messages = before
             raise
 
-    def _with_message(self, text: str) -> tuple[list[int], str]:
+    def _add_message(self, text: str) -> tuple[list[int], str]:
         room, left_out = self.window - ANSWER, 0
         words = self.tokenizer.encode(text)
         kept = len(words)
@@ -98,7 +98,7 @@ class Chat:
             "The model's chat template writes nothing that has a token; use a model whose template works."
         )
 
-    def known(self, ids: Sequence[int]) -> int:
+    def count_known(self, ids: Sequence[int]) -> int:
         """How many of the first tokens of `ids` need not be fed: they are in the model's cache. Never the last."""
         pairs = zip(self.read, ids[:-1], strict=False)
         different = (n for n, (a, b) in enumerate(pairs) if a != b)
@@ -110,7 +110,7 @@ class Chat:
         Stops at an end-of-turn token, when the context is full, or when the answer repeats itself: a small model that
         always takes the most likely token may never get out of that. Tokens in the model's cache are not fed again.
         """
-        same = self.known(ids)
+        same = self.count_known(ids)
         streamer, said, tags = Streamer(self.tokenizer), [], []
         self.read, self.model.length = self.read[:same], same
         new, self.stopped = ids[same:], ""
@@ -120,7 +120,7 @@ class Chat:
                 for at in range(0, len(new), READ):
                     logits = self.model.feed(new[at : at + READ])
                     self.read += new[at : at + READ]
-                token = self._choose(logits)
+                token = self._choose_token(logits)
                 if token in self.tokenizer.end_of_turn:
                     break
                 new = [token]
@@ -144,7 +144,7 @@ class Chat:
             )
             self.messages.append({"role": "assistant", "content": "".join(runs)})
 
-    def _choose(self, logits: np.ndarray) -> int:
+    def _choose_token(self, logits: np.ndarray) -> int:
         best = int(logits.argmax())  # of NaN, if there is one
         if not np.isfinite(logits[best]):
             raise ValueError(
@@ -185,7 +185,7 @@ def reply(chat: Chat, text: str) -> dict:
         ids, said = chat.prompt(text)
         if said:
             note(said)
-        begin, unread = time.perf_counter(), len(ids) - chat.known(ids)
+        begin, unread = time.perf_counter(), len(ids) - chat.count_known(ids)
         if unread > READ:
             note(f"Reading {unread} tokens …")
         with contextlib.closing(chat.answer(ids)) as pieces:
@@ -206,7 +206,7 @@ def reply(chat: Chat, text: str) -> dict:
             "tokens_per_second": (len(tokens) - 1) / (tokens[-1] - tokens[0]),
             "first_token_seconds": tokens[0] - begin,
             "tokens_to_read": chat.new,
-            "resident_bytes": resident(),
+            "resident_bytes": psutil.Process().memory_info().rss,
         }
         note(describe_turn(measured))
     if interrupt:
@@ -224,10 +224,3 @@ def describe_turn(measured: dict) -> str:
         s="" if measured["tokens_to_read"] == 1 else "s",
         megabytes=measured["resident_bytes"] / 1e6,
     )
-
-
-def resident() -> int:
-    """The memory of this process that is in RAM, in bytes."""
-    import psutil
-
-    return psutil.Process().memory_info().rss

@@ -81,7 +81,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
+class StringArray:
     """An array of strings, decoded when it is asked for: whoever has tokens already needs no vocabulary.
 
     view: the whole file. begin: the offset of the first string, that is, of its length. ends: the offsets behind each.
@@ -126,7 +126,7 @@ class GGUF:
                 raise GGUFError(f"{self.path} has no field {name}; use a file that has it.")
             return default
         value = self.fields[name]
-        if isinstance(value, Texts):
+        if isinstance(value, StringArray):
             value = value.decoded
         if kind is float and type(value) is int:
             return float(value)
@@ -197,16 +197,16 @@ class _Reader:
             )
         return at
 
-    def number(self, dtype: str, what: str) -> Any:
+    def read_number(self, dtype: str, what: str) -> Any:
         """One number of a little-endian NumPy type such as "u4", as a Python value."""
         return np.frombuffer(self.data, f"<{dtype}", 1, self.take(int(dtype[1]), what)).item()
 
-    def string(self, what: str) -> str:
-        size = self.number("u8", f"the length of {what}")
+    def read_string(self, what: str) -> str:
+        size = self.read_number("u8", f"the length of {what}")
         at = self.take(size, what)
         return str(self.view[at : at + size], "utf-8", "surrogateescape")
 
-    def strings(self, count: int, what: str) -> Texts:
+    def read_strings(self, count: int, what: str) -> StringArray:
         """The next `count` strings. A vocabulary has 100,000, so there is no call for each number in it."""
         ends, at, end, view = array("Q"), self.at, len(self.data), self.view
         length, size = LENGTH.unpack_from, LENGTH.size
@@ -215,10 +215,10 @@ class _Reader:
             at = begin + (length(view, at)[0] if begin <= end else 0)
             if at > end:
                 self.at = begin - size
-                self.string(what)  # says what is wrong
+                self.read_string(what)  # says what is wrong
             ends.append(at)
         begin, self.at = self.at, at
-        return Texts(view, begin, ends)
+        return StringArray(view, begin, ends)
 
     def read(self) -> GGUF:
         magic = bytes(self.view[self.take(4, "the word GGUF") : self.at])
@@ -226,7 +226,7 @@ class _Reader:
             raise GGUFError(
                 f"{self.path} begins with {magic!r} where a GGUF file has b'GGUF'; give a GGUF file."
             )
-        version = self.number("u4", "the version")
+        version = self.read_number("u4", "the version")
         if version not in (2, 3):
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
             kind = "big endian" if swapped in (1, 2, 3) else f"of version {version}"
@@ -235,15 +235,15 @@ class _Reader:
                 "model again."
             )
         tensors, count = (
-            self.number("u8", f"the number of {what}") for what in ("tensors", "fields")
+            self.read_number("u8", f"the number of {what}") for what in ("tensors", "fields")
         )
         fields: dict[str, Any] = {}
         for _ in range(count):
-            name = self.string("the name of a field")
+            name = self.read_string("the name of a field")
             shown = f"{name!r:.80}"
             if name in fields:
                 raise self.refuse(f"the field {shown} occurs twice")
-            fields[name] = self.value(self.number("u4", f"the type of {shown}"), shown)
+            fields[name] = self.read_value(self.read_number("u4", f"the type of {shown}"), shown)
         alignment = fields.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self.refuse(f"general.alignment is {alignment!r:.80}, and must be a power of two")
@@ -253,53 +253,55 @@ class _Reader:
                 f"{self.path} is part {part + 1} of {parts} of a split model, and the course reads models in one file; "
                 "join the parts with llama.cpp's `llama-gguf-split --merge FIRST-PART WHOLE`, and give the whole."
             )
-        found = [self.tensor(alignment) for _ in range(tensors)]
-        return GGUF(self.path, fields, self.placed(found, alignment), self.data)
+        found = [self.read_tensor(alignment) for _ in range(tensors)]
+        return GGUF(self.path, fields, self.place_tensors(found, alignment), self.data)
 
-    def value(self, kind: int, shown: str) -> Any:
+    def read_value(self, kind: int, shown: str) -> Any:
         """The value of a field of GGUF's type `kind`. shown: the field's name for a message."""
         if kind == ARRAY:
-            return self.values(self.number("u4", f"the element type of {shown}"), shown)
+            return self.read_values(self.read_number("u4", f"the element type of {shown}"), shown)
         if kind == STRING:
-            return self.string(shown)
+            return self.read_string(shown)
         if kind == BOOL:
-            return bool(self.bools(1, shown)[0])
+            return bool(self.read_bools(1, shown)[0])
         if kind not in SCALARS:
             raise self.refuse(f"the field {shown} is of the unknown type {kind}")
-        return self.number(SCALARS[kind], shown)
+        return self.read_number(SCALARS[kind], shown)
 
-    def values(self, kind: int, shown: str) -> np.ndarray | Texts:
-        count = self.number("u8", f"the number of elements of {shown}")
+    def read_values(self, kind: int, shown: str) -> np.ndarray | StringArray:
+        count = self.read_number("u8", f"the number of elements of {shown}")
         if kind == STRING:
-            return self.strings(count, f"an element of {shown}")
+            return self.read_strings(count, f"an element of {shown}")
         if kind == BOOL:
-            return self.bools(count, shown)
+            return self.read_bools(count, shown)
         if kind not in SCALARS:
             what = "arrays" if kind == ARRAY else f"the unknown type {kind}"
             raise self.refuse(f"the field {shown} is an array of {what}")
         dtype = np.dtype(f"<{SCALARS[kind]}")
         return np.frombuffer(self.data, dtype, count, self.take(count * dtype.itemsize, shown))
 
-    def bools(self, count: int, shown: str) -> np.ndarray:
+    def read_bools(self, count: int, shown: str) -> np.ndarray:
         values = np.frombuffer(self.data, np.uint8, count, self.take(count, shown))
         if np.any(values > 1):
             raise self.refuse(f"the field {shown} holds a bool that is neither 0 nor 1")
         return values.astype(bool)
 
-    def tensor(self, alignment: int) -> TensorInfo:
+    def read_tensor(self, alignment: int) -> TensorInfo:
         """One entry of the list of tensors; its offset is still relative to the data."""
-        name = self.string("the name of a tensor")
+        name = self.read_string("the name of a tensor")
         shown = f"{name!r:.80}"
-        dimensions = self.number("u4", f"the number of dimensions of {shown}")
+        dimensions = self.read_number("u4", f"the number of dimensions of {shown}")
         if not 1 <= dimensions <= 4:
             raise self.refuse(
                 f"the tensor {shown} has {dimensions} dimensions, and may have 1 to 4"
             )
-        shape = tuple(self.number("u8", f"an extent of {shown}") for _ in range(dimensions))[::-1]
+        shape = tuple(self.read_number("u8", f"an extent of {shown}") for _ in range(dimensions))[
+            ::-1
+        ]
         if not 0 < math.prod(shape) < 2**63:
             raise self.refuse(f"the tensor {shown} of shape {shape} has no elements or too many")
-        number = self.number("u4", f"the type of {shown}")
-        offset = self.number("u8", f"the offset of {shown}")
+        number = self.read_number("u4", f"the type of {shown}")
+        offset = self.read_number("u8", f"the offset of {shown}")
         if offset % alignment:
             raise self.refuse(
                 f"the tensor {shown} is at offset {offset}, no multiple of {alignment}"
@@ -316,7 +318,7 @@ class _Reader:
             )
         return TensorInfo(name, kind, shape, offset, math.prod(shape) // elements * size)
 
-    def placed(self, tensors: list[TensorInfo], alignment: int) -> dict[str, TensorInfo]:
+    def place_tensors(self, tensors: list[TensorInfo], alignment: int) -> dict[str, TensorInfo]:
         """The tensors by name, with offsets in the file, which are checked."""
         start = -(-self.at // alignment) * alignment
         found: dict[str, TensorInfo] = {}

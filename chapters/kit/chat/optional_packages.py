@@ -14,14 +14,14 @@ def extra(name: str, of: str = "model") -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(_says(name.split(".")[0], str(error), of)) from error
+        raise ValueError(_describe_missing(name.split(".")[0], str(error), of)) from error
 
 
 def require(package: str) -> None:
     """Raise ValueError if `package`, of the extra `model`, is not installed. It is not imported, which takes longer."""
     if importlib.util.find_spec(package) is None:
-        raise ValueError(_says(package, "not installed", "model"))
+        raise ValueError(_describe_missing(package, "not installed", "model"))
 
 
-def _says(package: str, reason: str, of: str) -> str:
+def _describe_missing(package: str, reason: str, of: str) -> str:
     return f"The package {package} is missing or broken ({reason}); {INSTALL.format(of)}."

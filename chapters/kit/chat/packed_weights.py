@@ -11,7 +11,6 @@ it was changed last. What was packed has a checksum, so a damaged entry is made 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from chapters.child import ROOT
 from chapters.kit.chat.kept_model import keep_entry, private_folder, read_manifest
 from chapters.kit.chat.weights import Weights
-from chapters.kit.kept_files import hash_of
+from chapters.kit.kept_files import hash_of, short_hash
 
 MOST_BYTES = 1 << 30  # of all entries; a model that is larger is packed at each start
 PACKED = "weights"
@@ -34,7 +33,7 @@ class PackedWeights(Weights):
 
     def place(self) -> dict[str, np.ndarray]:
         """As Weights.place. Raises ValueError if the cache's folder is not private."""
-        room, places = self._room()
+        room, places = self._allocate()
         try:
             packed = private_folder("packed")
         except OSError:
@@ -44,13 +43,13 @@ class PackedWeights(Weights):
         folder = packed / before
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             known = read_manifest(folder)["checksum"]
-            if _read(folder / PACKED, room) == known:
+            if _read_packed(folder / PACKED, room) == known:
                 os.utime(folder)  # used last of all
                 return places
         self._fill(places)
         if room.nbytes <= MOST_BYTES and self._key() == before:  # nobody has changed the file since
             with contextlib.suppress(OSError):
-                keep_entry(folder, lambda new: _write(new / PACKED, room), room.nbytes)
+                keep_entry(folder, lambda new: _write_packed(new / PACKED, room), room.nbytes)
                 _remove_oldest(packed)
         return places
 
@@ -59,11 +58,10 @@ class PackedWeights(Weights):
         state = os.stat(self.file.path)
         file = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
         code = [hash_of(ROOT / f"chapters/kit/{name}.py") for name in CODE]
-        facts = repr((file, code, self.config, self.lanes))
-        return hashlib.sha256(facts.encode()).hexdigest()[:24]
+        return short_hash(repr((file, code, self.config, self.lanes)))
 
 
-def _read(path: Path, room: np.ndarray) -> int:
+def _read_packed(path: Path, room: np.ndarray) -> int:
     """Fill `room` with the file at `path`; its checksum. Raises OSError or ValueError."""
     at = 0
     with path.open("rb", buffering=0) as file:
@@ -74,7 +72,7 @@ def _read(path: Path, room: np.ndarray) -> int:
     return _checksum(room)
 
 
-def _write(path: Path, room: np.ndarray) -> dict:
+def _write_packed(path: Path, room: np.ndarray) -> dict:
     """Write `room` to a new file; the manifest."""
     path.write_bytes(room.data)
     return {"checksum": _checksum(room)}

@@ -79,34 +79,34 @@ class Readers:
 # --- the weights in other types -------------------------------------------------------------------
 
 
-def kind_of(name: str) -> str:
+def matrix_kind(name: str) -> str:
     """The kind of a tensor: "attn_q" for "blk.0.attn_q.weight"."""
     return name.removesuffix(".weight").rpartition(".")[2]
 
 
-def stored_as(file: GGUF, types: Types) -> GGUF:
+def convert_file(file: GGUF, types: Types) -> GGUF:
     """`file` with each matrix of a kind in `types` in that type, all in memory; the other tensors stay as they are.
 
     types: kind -> type, among those that `gguf.quantize` knows. A matrix that has its type already keeps its bytes.
     Raises ValueError for a kind that no tensor has, or if the package gguf is missing.
     """
-    if missing := set(types) - {kind_of(name) for name in file.tensors}:
+    if missing := set(types) - {matrix_kind(name) for name in file.tensors}:
         raise ValueError(f"{file.path} has no matrix of the kind {', '.join(sorted(missing))}.")
     tensors, at = {}, 0
     for name, info in file.tensors.items():
-        kind = types.get(kind_of(name), info.type)
+        kind = types.get(matrix_kind(name), info.type)
         elements, size = BLOCKS[kind]
         nbytes = math.prod(info.shape) // elements * size
         tensors[name] = replace(info, type=kind, offset=at, nbytes=nbytes)
         at += nbytes
     data = np.empty(at, "uint8")
     for name, info in tensors.items():
-        raw = _converted(file.raw(name), file.tensors[name].type, info.type)
+        raw = _convert_rows(file.raw(name), file.tensors[name].type, info.type)
         data[info.offset : info.offset + info.nbytes] = raw.reshape(-1)
     return replace(file, tensors=tensors, data=data)
 
 
-def _converted(raw: np.ndarray, old: str, new: str) -> np.ndarray:
+def _convert_rows(raw: np.ndarray, old: str, new: str) -> np.ndarray:
     """Rows of the type `old`, uint8 (n, bytes per row), in the type `new`."""
     if old == new:
         return raw
@@ -120,7 +120,7 @@ def bytes_of(file: GGUF, kind: str) -> int:
 
     The embedding is counted once, as the head. That a step also reads one row of it, to embed its token, is left out.
     """
-    return sum(info.nbytes for name, info in file.tensors.items() if kind_of(name) == kind)
+    return sum(info.nbytes for name, info in file.tensors.items() if matrix_kind(name) == kind)
 
 
 # --- all variants ---------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def measure(
         alone[kind] = compare.weights(f"{kind} alone in Q4_0", types)
         alone[kind]["bytes_of_kind"] = {
             "file": bytes_of(file, kind),
-            **{one: bytes_of(stored_as(file, {kind: one}), kind) for one in ("Q4_0", "Q8_0")},
+            **{one: bytes_of(convert_file(file, {kind: one}), kind) for one in ("Q4_0", "Q8_0")},
         }
         types = {**Q4_0, kind: "Q8_0"}
         kept[kind] = compare.weights(f"{kind} in Q8_0, all others in Q4_0", types)
@@ -196,36 +196,38 @@ class _Comparison:
 
     def __init__(self, file: GGUF, tokens: Sequence[int], readers: Readers, say: Callable):
         self.file, self.tokens, self.readers, self.say = file, tokens, readers, say
-        self.reference = self._losses(REFERENCE, stored_as(file, FLOATS), True)
+        self.reference = self._measure_losses(REFERENCE, convert_file(file, FLOATS), True)
 
-    def _losses(self, name: str, stored: GGUF, exact: bool) -> np.ndarray:
+    def _measure_losses(self, name: str, stored: GGUF, exact: bool) -> np.ndarray:
         self.say(name)
         return losses(self.readers.reader(stored, exact), self.tokens)
 
     def variant(self, name: str, types: Types, exact: bool) -> dict:
         """The entry for the file with `types`, multiplied as a chat would do it."""
-        stored = stored_as(self.file, types)
+        stored = convert_file(self.file, types)
         if name == REFERENCE:
-            return self._entry(stored, self.reference)
-        return self._entry(stored, self._losses(name, stored, exact))
+            return self._describe_losses(stored, self.reference)
+        return self._describe_losses(stored, self._measure_losses(name, stored, exact))
 
     def weights(self, name: str, types: Types) -> dict:
         """The entry for the file with `types`, multiplied in float32 by matrices of float32."""
-        stored = stored_as(self.file, types)
-        return self._entry(stored, self._losses(name, stored_as(stored, FLOATS), True))
+        stored = convert_file(self.file, types)
+        return self._describe_losses(
+            stored, self._measure_losses(name, convert_file(stored, FLOATS), True)
+        )
 
-    def _entry(self, stored: GGUF, found: np.ndarray) -> dict:
-        types = {kind_of(name): info.type for name, info in stored.tensors.items()}
+    def _describe_losses(self, stored: GGUF, found: np.ndarray) -> dict:
+        types = {matrix_kind(name): info.type for name, info in stored.tensors.items()}
         more = found - self.reference
         return {
             "types": {kind: types[kind] for kind in KINDS},
             "bytes": sum(bytes_of(stored, kind) for kind in KINDS),
-            "perplexity": _digits(math.exp(found.mean())),
-            "loss": _digits(more.mean()),
-            "error": _digits(more.std() / math.sqrt(len(more))),
+            "perplexity": _round_digits(math.exp(found.mean())),
+            "loss": _round_digits(more.mean()),
+            "error": _round_digits(more.std() / math.sqrt(len(more))),
         }
 
 
-def _digits(value: float) -> float:
+def _round_digits(value: float) -> float:
     """`value` with six significant digits."""
     return float(f"{value:.6g}")

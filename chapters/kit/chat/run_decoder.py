@@ -17,7 +17,7 @@ import numpy as np
 
 from chapters.kit.chat.cache_layout import cache_shape
 from chapters.kit.chat.kept_model import Decoder
-from chapters.kit.chat.weights import Weights, memory_for_context
+from chapters.kit.chat.weights import Weights, check_memory
 from chapters.kit.cpu.aligned import aligned_array
 
 # DLPack's number for a CPU; the virtual machine's number for an allocator that keeps freed memory
@@ -56,7 +56,7 @@ class ChatModel:
     def __init__(self, decoder: Decoder, weights: Weights):
         self.config = weights.config
         shape = cache_shape(self.config)
-        memory_for_context(self.config, np.dtype(decoder.cache).itemsize * math.prod(shape))
+        check_memory(self.config, np.dtype(decoder.cache).itemsize * math.prod(shape))
         with ThreadPoolExecutor(1) as beside:  # files are read and hashed without Python's lock
             placing = beside.submit(weights.place)
             self._ffi, self.vm = load_runtime(), start_machine(decoder.executable)

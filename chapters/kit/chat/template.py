@@ -83,7 +83,7 @@ class Renderer(contextlib.AbstractContextManager):
 # --- in the child process -------------------------------------------------------------------------
 
 
-class Refused(Exception):
+class MessagesRefused(Exception):
     """The template called raise_exception."""
 
 
@@ -105,20 +105,20 @@ def make_answerer() -> Callable[[dict], dict]:
 
     def answer(question: dict) -> dict:
         try:
-            text = _rendered(**question)
+            text = _render(**question)
         except TemplateSyntaxError as error:
-            return {"error": f"has a mistake in line {error.lineno} ({_short(error.message)})"}
+            return {"error": f"has a mistake in line {error.lineno} ({_shorten(error.message)})"}
         except SecurityError as error:
-            return {"error": f"attempts what is forbidden ({_short(error)})"}
-        except Refused as error:
+            return {"error": f"attempts what is forbidden ({_shorten(error)})"}
+        except MessagesRefused as error:
             remedy = "start again with messages in roles and an order that it takes"
-            return {"error": f"refuses these messages ({_short(error)})", "remedy": remedy}
+            return {"error": f"refuses these messages ({_shorten(error)})", "remedy": remedy}
         except MemoryError:
             return {"error": f"needs more than {MOST_MEMORY >> 20} MB of memory"}
         except RecursionError:
             return {"error": "calls itself without end"}
         except Exception as error:
-            return {"error": f"fails ({type(error).__name__}: {_short(error)})"}
+            return {"error": f"fails ({type(error).__name__}: {_shorten(error)})"}
         if len(text) > MOST_WRITTEN:
             return {"error": f"writes more than {MOST_WRITTEN:,} characters"}
         if not text:
@@ -128,11 +128,11 @@ def make_answerer() -> Callable[[dict], dict]:
     return answer
 
 
-def _rendered(template: str, messages: list, **tokens: str) -> str:
+def _render(template: str, messages: list, **tokens: str) -> str:
     """What the template writes; if that is more than MOST_WRITTEN characters, only the beginning."""
     written, length = [], 0
     names = {"messages": messages, "add_generation_prompt": True, "tools": None, "documents": None}
-    for part in _compiled(template).generate(**names, **tokens):
+    for part in _compile_template(template).generate(**names, **tokens):
         written.append(part)
         length += len(part)
         if length > MOST_WRITTEN:
@@ -141,7 +141,7 @@ def _rendered(template: str, messages: list, **tokens: str) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _compiled(template: str):
+def _compile_template(template: str):
     """The Jinja template, in the environment that transformers gives to chat templates."""
     from jinja2 import nodes
     from jinja2.ext import Extension
@@ -158,7 +158,7 @@ def _compiled(template: str):
             return nodes.Scope(body, lineno=line)
 
     def refuse(message: str) -> None:
-        raise Refused(message)
+        raise MessagesRefused(message)
 
     def as_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
         return json.dumps(
@@ -178,6 +178,6 @@ def _compiled(template: str):
     return environment.from_string(template)
 
 
-def _short(text: object) -> str:
+def _shorten(text: object) -> str:
     """The beginning of a message, in one line, with nothing that a terminal would obey."""
     return f"{' '.join(str(text)[:300].split())!r}"

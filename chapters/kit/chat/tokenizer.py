@@ -8,7 +8,7 @@ A character without a token becomes one token per byte. The tokens are meant to 
 
 Some tokens are more than text: <|im_end|> ends a turn. In a chat only the template may write such a *control token*. If
 a user's message could, a pasted document could pretend to be the system or the assistant. Files often give such a token
-the type of a word, so `_control_tokens` goes by its text too. The template mixes both parts into one text, and may
+the type of a word, so `_find_control_tokens` goes by its text too. The template mixes both parts into one text, and may
 trim, test or slice what it is given. So we mark the user's part before it is rendered:
 
     message   Say <|im_end|>                          shield() puts a mark, here ·, behind the first character
@@ -62,14 +62,14 @@ MARKER = re.compile(r"<[|｜].*\w.*[|｜]>|<(start|end)_of_\w+>")
 TAG = re.compile(r"<{1,2}[^\s<>]+>{1,2}|\[/?[A-Z_]+\]")
 
 
-def _byte_characters() -> dict[str, int]:
+def _map_characters_to_bytes() -> dict[str, int]:
     """The byte that each character of a byte-level token stands for: itself if visible, or one from U+0100 on."""
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     unseen = [byte for byte in range(256) if byte not in seen]
     return {chr(b): b for b in seen} | {chr(256 + n): b for n, b in enumerate(unseen)}
 
 
-BYTES = _byte_characters()
+BYTES = _map_characters_to_bytes()
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,16 +110,16 @@ class Tokenizer:
                 f"'gpt2' with {', '.join(map(repr, WORDS))}; use a model with one of these."
             )
         tokens = gguf.field("tokenizer.ggml.tokens", list)
-        given = _per_token(gguf, "token_type", len(tokens))
+        given = _read_per_token(gguf, "token_type", len(tokens))
         kinds = given.copy()  # a view would keep the whole file in memory
         default = {"bos": 1, "eos": 2} if pieces else {}  # where SentencePiece puts <s> and </s>
         bos, eos, *others = (
-            _id(gguf, name, tokens, default.get(name)) for name in ("bos", "eos", "eot", "eom")
+            _read_id(gguf, name, tokens, default.get(name)) for name in ("bos", "eos", "eot", "eom")
         )
         ids = {token: id for id, token in enumerate(tokens)}
         ends = {eos, *others, *map(ids.get, END.split())} - {None}
         template = gguf.field("tokenizer.chat_template", str, "")
-        control = _control_tokens(tokens, kinds, ends | {bos} - {None}, template)
+        control = _find_control_tokens(tokens, kinds, ends | {bos} - {None}, template)
         if any(MARK in tokens[id] for id in control):
             raise GGUFError(
                 f"{gguf.path} has a control token with the character U+{ord(MARK):X}, which the course needs to keep "
@@ -140,7 +140,7 @@ class Tokenizer:
             add_bos=gguf.field("tokenizer.ggml.add_bos_token", bool, pieces or pre == "llama-bpe"),
             pieces=SentencePieces(gguf, text, kinds) if pieces else None,
             space_prefix=pieces and gguf.field("tokenizer.ggml.add_space_prefix", bool, True),
-            bpe=None if pieces else _byte_level(gguf, text, merges, pre),
+            bpe=None if pieces else _build_byte_level(gguf, text, merges, pre),
         )
 
     def encode(self, text: str) -> list[int]:
@@ -155,7 +155,7 @@ class Tokenizer:
             if number % 2:
                 ids.append(self._ids[part])
             elif part:
-                ids += self._plain(part)
+                ids += self._encode_plain(part)
         return ids
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -197,7 +197,7 @@ class Tokenizer:
             return text.encode("utf-8", "surrogateescape")
         return bytes(BYTES[character] for character in text)
 
-    def _plain(self, text: str) -> list[int]:
+    def _encode_plain(self, text: str) -> list[int]:
         text = re.sub("[\ud800-\udfff]", "\ufffd", text)  # bytes of the terminal that are not UTF-8
         if self.pieces:
             return self.pieces.encode((" " * self.space_prefix + text).replace(" ", "▁"))
@@ -212,11 +212,11 @@ class Tokenizer:
 
     @cached_property
     def _control(self) -> re.Pattern:
-        return _any_of(t for t, id in self._ids.items() if id in self.control and len(t) > 1)
+        return _match_any(t for t, id in self._ids.items() if id in self.control and len(t) > 1)
 
     @cached_property
     def _defined(self) -> re.Pattern:
-        return _any_of(t for t, id in self._ids.items() if id not in self.control and t)
+        return _match_any(t for t, id in self._ids.items() if id not in self.control and t)
 
 
 class Streamer:
@@ -239,7 +239,7 @@ class Streamer:
         return self._utf8.decode(b"", final=True)
 
 
-def _control_tokens(
+def _find_control_tokens(
     tokens: list[str], kinds: np.ndarray, named: set[int], template: str
 ) -> frozenset[int]:
     """The tokens that only the template may write, by their types, their texts and the `template`.
@@ -260,7 +260,7 @@ def _control_tokens(
     return frozenset(control)
 
 
-def _byte_level(gguf: GGUF, text: dict[str, int], merges: list[str], pre: str) -> object:
+def _build_byte_level(gguf: GGUF, text: dict[str, int], merges: list[str], pre: str) -> object:
     """A tokenizers.Tokenizer for the tokens `text` and the file's merges.
 
     A byte without a token gets one beyond the others, which `Tokenizer` drops: the package would drop it before it
@@ -292,7 +292,7 @@ class SentencePieces:
     """
 
     def __init__(self, gguf: GGUF, text: dict[str, int], kinds: np.ndarray):
-        scores, each = _per_token(gguf, "scores", len(kinds)).tolist(), kinds.tolist()
+        scores, each = _read_per_token(gguf, "scores", len(kinds)).tolist(), kinds.tolist()
         places = {score: n for n, score in enumerate(sorted({*scores}, reverse=True))}
         self._ids = text
         self._ranks = {t: places[scores[id]] << 32 for t, id in text.items() if each[id] != BYTE}
@@ -343,7 +343,7 @@ class SentencePieces:
         return ids
 
 
-def _per_token(gguf: GGUF, name: str, tokens: int) -> np.ndarray:
+def _read_per_token(gguf: GGUF, name: str, tokens: int) -> np.ndarray:
     """The field with one number per token."""
     values = gguf.field(f"tokenizer.ggml.{name}", np.ndarray)
     if len(values) != tokens:
@@ -354,7 +354,7 @@ def _per_token(gguf: GGUF, name: str, tokens: int) -> np.ndarray:
     return values
 
 
-def _id(gguf: GGUF, name: str, tokens: list[str], default: int | None) -> int | None:
+def _read_id(gguf: GGUF, name: str, tokens: list[str], default: int | None) -> int | None:
     """The token that the file names `name`; else `default` if that reads like one, else None."""
     id = gguf.field(f"tokenizer.ggml.{name}_token_id", int, None)
     if id is None:
@@ -367,7 +367,7 @@ def _id(gguf: GGUF, name: str, tokens: list[str], default: int | None) -> int | 
     return id
 
 
-def _any_of(texts: Iterable[str]) -> re.Pattern:
+def _match_any(texts: Iterable[str]) -> re.Pattern:
     """Finds one of `texts`, the longest first, as a group."""
     longest_first = sorted(map(re.escape, texts), key=len, reverse=True)
     return re.compile(f"({'|'.join(longest_first) or '(?!)'})")

@@ -1,4 +1,4 @@
-"""The weights of a Llama in a GGUF file, as the arrays of the course's layers: no float copy of a coded matrix is made.
+"""The weights of a Llama in a GGUF file, as the arrays of the course's layers, without a float copy of quantized ones.
 
 The names of the tensors, and the order of the rows of q and k, are those of llama.cpp's converter
 (https://github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py).
@@ -21,11 +21,11 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.quantized.blocks import (
     BLOCKS,
     Codes,
-    Form,
+    PackedLayout,
     pack,
     read_codes,
     read_floats,
-    together,
+    stack_rows,
 )
 
 # what a decoder has at most: each layer and each pair of heads is code to compile, and a file may announce any number
@@ -44,7 +44,7 @@ class Spec:
     A form stores rows of 0 behind the last one, up to a multiple of its lanes.
     """
 
-    form: Form | None
+    form: PackedLayout | None
     n: int
     k: int
 
@@ -136,7 +136,7 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
-            vocab_size=_shape(file, "token_embd.weight", (None, hidden))[0],
+            vocab_size=_require_shape(file, "token_embd.weight", (None, hidden))[0],
             context_window_size=LANES * max(1, min(window // LANES, -(-context_window // LANES))),
             rope_theta=theta,
             rms_norm_eps=epsilon,
@@ -147,7 +147,7 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
         raise GGUFError(f"{file.path}: {error}") from error
 
 
-def _shape(file: GGUF, name: str, shape: tuple[int | None, ...]) -> tuple[int, ...]:
+def _require_shape(file: GGUF, name: str, shape: tuple[int | None, ...]) -> tuple[int, ...]:
     """The shape of a tensor, which must be `shape`; None stands for any extent."""
     if name not in file.tensors:
         raise GGUFError(
@@ -164,7 +164,7 @@ def _shape(file: GGUF, name: str, shape: tuple[int | None, ...]) -> tuple[int, .
     return found
 
 
-def memory_for_context(config: LlamaConfig, nbytes: int) -> None:
+def check_memory(config: LlamaConfig, nbytes: int) -> None:
     """Raise ValueError if `nbytes`, which the context of a configuration takes, are more than this machine's memory."""
     memory = psutil.virtual_memory().total
     if nbytes > memory:
@@ -175,7 +175,7 @@ def memory_for_context(config: LlamaConfig, nbytes: int) -> None:
 
 
 class Weights:
-    """The matrices and vectors of a Llama in `file`, with `lanes` rows of a coded matrix side by side."""
+    """The matrices and vectors of a Llama in `file`, with `lanes` rows of a quantized matrix side by side."""
 
     def __init__(self, file: GGUF, config: LlamaConfig, lanes: int):
         self.file, self.config, self.lanes = file, config, lanes
@@ -185,7 +185,7 @@ class Weights:
         # the layer's name in the model -> its matrices in the file, in order, with their rows
         self.matrices = {"model.embed_tokens.matrix": [[("token_embd", c.vocab_size, hidden)]]}
         if not self.tied:
-            self.matrices["lm_head"] = self._parts([("output", c.vocab_size, hidden)])
+            self.matrices["lm_head"] = self._group_by_type([("output", c.vocab_size, hidden)])
         self.vectors = {"model.norm.weight": "output_norm"}
         heads = (("attn_q", q), ("attn_k", kv), ("attn_v", kv))
         in_layer = {
@@ -195,21 +195,23 @@ class Weights:
             "mlp.down_proj": [("ffn_down", hidden, inner)],
         }
         for i in range(c.num_hidden_layers):
-            layer, ours = f"blk.{i}.", f"model.layers.{i}."
+            layer, target = f"blk.{i}.", f"model.layers.{i}."
             for name, parts in in_layer.items():
-                own = [(f"{layer}{part}", n, k) for part, n, k in parts]
-                self.matrices[f"{ours}{name}"] = self._parts(own)
-            self.vectors[f"{ours}input_layernorm.weight"] = f"{layer}attn_norm"
-            self.vectors[f"{ours}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
+                prefixed = [(f"{layer}{part}", n, k) for part, n, k in parts]
+                self.matrices[f"{target}{name}"] = self._group_by_type(prefixed)
+            self.vectors[f"{target}input_layernorm.weight"] = f"{layer}attn_norm"
+            self.vectors[f"{target}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
         # only now, because a file may announce a head of any size, and the shapes above show whether that is true
-        memory_for_context(config, 24 * config.context_window_size * d)  # float64 on the way
+        check_memory(config, 24 * config.context_window_size * d)  # float64 on the way
         self.rope = rope_table(config, self._rope_factors())
 
-    def _parts(self, matrices: list[tuple[str, int, int]]) -> list[list[tuple[str, int, int]]]:
+    def _group_by_type(
+        self, matrices: list[tuple[str, int, int]]
+    ) -> list[list[tuple[str, int, int]]]:
         """`matrices` in runs of one type, each of which is one matrix of the model."""
         runs: list[list[tuple[str, int, int]]] = []
         for name, n, k in matrices:
-            _shape(self.file, f"{name}.weight", (n, k))
+            _require_shape(self.file, f"{name}.weight", (n, k))
             alike = runs and self._type(runs[-1][-1][0]) == self._type(name)
             runs[-1].append((name, n, k)) if alike else runs.append([(name, n, k)])
         return runs
@@ -234,16 +236,16 @@ class Weights:
         """(name of a parameter, its array) for all parameters, one at a time."""
         for name, run in self._runs():
             spec = self._spec(run)
-            parts = [self._rows(*one) for one in run]
+            parts = [self._read_rows(*one) for one in run]
             if spec.form is None:
                 yield f"{name}.weight", np.concatenate(parts)
             else:
                 for kind, array in zip(
-                    ("codes", "scales"), pack(together(parts), spec.form), strict=True
+                    ("codes", "scales"), pack(stack_rows(parts), spec.form), strict=True
                 ):
                     yield f"{name}.{kind}", array
         for name, vector in self.vectors.items():
-            yield name, self._vector(f"{vector}.weight", self.config.hidden_size)
+            yield name, self._read_vector(f"{vector}.weight", self.config.hidden_size)
         yield "model.rope", self.rope
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -272,7 +274,7 @@ class Weights:
         MB. Codes come first, and those of the layers before the head's, as a step reads them: a product asks for memory
         a little ahead, and beyond its own codes that should be what the next product begins with.
         """
-        _, places = self._room()
+        _, places = self._allocate()
         self._fill(places)
         return places
 
@@ -280,7 +282,7 @@ class Weights:
         for name, array in self.arrays():
             places[name][...] = array
 
-    def _room(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _allocate(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """(memory for all arrays, its parts by the arrays' names)."""
 
         def order(name: str) -> tuple[bool, bool]:
@@ -298,7 +300,7 @@ class Weights:
             for name, place in places.items()
         }
 
-    def _rows(self, name: str, n: int, k: int) -> Codes | np.ndarray:
+    def _read_rows(self, name: str, n: int, k: int) -> Codes | np.ndarray:
         """A matrix of the file; of q and k, the two halves of each head's pairs apart, as the course rotates them."""
         raw, kind = self.file.raw(f"{name}.weight"), self._type(name)
         heads = {
@@ -309,8 +311,8 @@ class Weights:
             raw = raw[np.arange(n).reshape(count, -1, 2).swapaxes(1, 2).reshape(-1)]
         return read_codes(kind, raw) if kind in BLOCKS else read_floats(kind, raw)
 
-    def _vector(self, name: str, length: int) -> np.ndarray:
-        _shape(self.file, name, (length,))
+    def _read_vector(self, name: str, length: int) -> np.ndarray:
+        _require_shape(self.file, name, (length,))
         raw, kind = self.file.raw(name), self.file.tensors[name].type
         return (
             read_codes(kind, raw).floats() if kind in BLOCKS else read_floats(kind, raw)
@@ -328,7 +330,7 @@ class Weights:
             )
         factors = np.full(half, scale)
         if "rope_freqs.weight" in self.file.tensors:
-            factors *= self._vector("rope_freqs.weight", half)
+            factors *= self._read_vector("rope_freqs.weight", half)
         if not (np.isfinite(factors) & (factors > 0)).all():
             raise GGUFError(
                 f"In {self.file.path}, rope_freqs.weight must be positive numbers; convert the model again."

@@ -17,7 +17,7 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from chapters.kit.cpu.bfloat16_pairs import even, joined, loaded, odd, stored
+from chapters.kit.cpu.bfloat16_pairs import even, from_bits, join, odd, to_bits
 from chapters.kit.cpu.nontemporal_store import LINE_BYTES, llvm_text, store_line, stores_done
 from chapters.kit.ir.parse_alone import kernel_for_rows
 from chapters.kit.ir.row_index import row_index
@@ -73,7 +73,7 @@ class Rows:
         return T.cast(T.float32(one) + T.float32(other), self.dtype)
 
     def scaled(self, total, scale, factor) -> tvm.ir.Expr:
-        """One element of the norm. total, factor: elements of the sum and of the weight. scale: as in `_scale_of`."""
+        """One element of the norm. total, factor: elements of the sum and of the weight. scale: as in `_set_scale`."""
         return T.cast(T.float32(total) * scale[0] * T.float32(factor), self.dtype)
 
 
@@ -87,13 +87,13 @@ def cpu_kernel(
     float32. By the number of rows the kernel chooses, when it runs, between one thread, all threads, and all threads
     with stores that bypass the cache (only where a row is a whole number of cache lines).
     """
-    made = Rows(tuple(dims), hidden_size, dtype, epsilon)
-    shape, rows, can_stream = [*dims, hidden_size], made.count, made.can_stream
-    row_bytes = hidden_size * made.item_bytes
+    row_facts = Rows(tuple(dims), hidden_size, dtype, epsilon)
+    shape, rows, can_stream = [*dims, hidden_size], row_facts.count, row_facts.can_stream
+    row_bytes = hidden_size * row_facts.item_bytes
     alone_rows = ALONE_BYTES // (4 * row_bytes)
     most_rows = STREAM_BYTES // (2 * row_bytes) if can_stream else 2**62
-    in_cache = _row_of_pairs_in_cache if made.paired else _row_in_cache
-    streamed = _row_of_pairs_streamed if made.paired else _row_streamed
+    in_cache = _row_of_pairs_in_cache if row_facts.paired else _row_in_cache
+    streamed = _row_of_pairs_streamed if row_facts.paired else _row_streamed
     stored_as = "float32" if dtype == "bfloat16" else dtype  # a line of pairs is a line of bits
 
     @T.prim_func(private=True)
@@ -109,14 +109,14 @@ def cpu_kernel(
         with T.attr(T.int32(0), "pragma_import_llvm", llvm_text(stored_as)):
             if rows <= alone_rows:
                 for row in T.serial(rows):
-                    in_cache(made, x1, x2, weight, norm, total, row)
+                    in_cache(row_facts, x1, x2, weight, norm, total, row)
             else:
                 if rows <= most_rows:
                     for row in T.parallel(rows):
-                        in_cache(made, x1, x2, weight, norm, total, row)
+                        in_cache(row_facts, x1, x2, weight, norm, total, row)
                 elif can_stream:  # decided while the kernel is built: no code for other rows
                     for row in T.parallel(rows):
-                        streamed(made, x1, x2, weight, norm, total, row)
+                        streamed(row_facts, x1, x2, weight, norm, total, row)
 
     return add_norm
 
@@ -131,7 +131,7 @@ def _start_at_zero(partial):
 
 
 @T.inline
-def _scale_of(rows, partial, scale):
+def _set_scale(rows, partial, scale):
     """scale[0] = 1 / sqrt(mean + epsilon), where `partial` holds the sum of squares in STEP parts; overwrites them."""
     mean_factor = T.meta_var(T.float32(1.0 / rows.hidden_size))
     # add halves to halves: a chain of five additions, not of one per lane
@@ -171,7 +171,7 @@ def _row_in_cache(rows, x1, x2, weight, norm, total, row):
     for h in T.serial(rows.hidden_size % STEP):
         total[rows.at(row, whole + h)] = rows.sum(x1, x2, row, whole + h)
         partial[h] += _square(total[rows.at(row, whole + h)])
-    _scale_of(rows, partial, scale)
+    _set_scale(rows, partial, scale)
     for chunk in T.serial(rows.hidden_size // LANES):
         for v in T.vectorized(LANES):
             h = T.meta_var(chunk * LANES + v)
@@ -197,7 +197,7 @@ def _row_streamed(rows, x1, x2, weight, norm, total, row):
         store_line(total[rows.at(row, chunk * line)], elements, rows.dtype)
         for v in T.vectorized(line):
             partial[v] += _square(held[chunk * line + v])
-    _scale_of(rows, partial, scale)
+    _set_scale(rows, partial, scale)
     for chunk in T.serial(rows.hidden_size // line):
         for v in T.vectorized(line):
             out[v] = rows.scaled(held[chunk * line + v], scale, weight[chunk * line + v])
@@ -208,20 +208,20 @@ def _row_streamed(rows, x1, x2, weight, norm, total, row):
 # --- pairs of bfloat16 ------------------------------------------------------------------------------
 
 
-def _pairs_at(buffer, place, chunk):
+def _load_pairs(buffer, place, chunk):
     """The cache line number `chunk` of a row of bfloat16, as LANES pairs."""
-    return loaded(buffer[(*place, T.ramp(chunk * PAIRED, 1, PAIRED))], LANES)
+    return to_bits(buffer[(*place, T.ramp(chunk * PAIRED, 1, PAIRED))], LANES)
 
 
-def _sum_of_pairs(rows, x1, x2, row, chunk):
-    a, b = (_pairs_at(x, rows.at(row), chunk) for x in (x1, x2))
-    return joined(even(a, LANES) + even(b, LANES), odd(a, LANES) + odd(b, LANES), LANES)
+def _add_pairs(rows, x1, x2, row, chunk):
+    a, b = (_load_pairs(x, rows.at(row), chunk) for x in (x1, x2))
+    return join(even(a, LANES) + even(b, LANES), odd(a, LANES) + odd(b, LANES), LANES)
 
 
-def _norm_of_pairs(total, scale, weight, chunk):
-    by, factors = T.broadcast(scale[0], LANES), _pairs_at(weight, (), chunk)
+def _normalize_pairs(total, scale, weight, chunk):
+    by, factors = T.broadcast(scale[0], LANES), _load_pairs(weight, (), chunk)
     first = even(total, LANES) * by * even(factors, LANES)
-    return joined(first, odd(total, LANES) * by * odd(factors, LANES), LANES)
+    return join(first, odd(total, LANES) * by * odd(factors, LANES), LANES)
 
 
 def _store_pairs(place, bits):
@@ -243,13 +243,13 @@ def _row_of_pairs_in_cache(rows, x1, x2, weight, norm, total, row):
     _start_at_zero(partial)
     for chunk in T.serial(rows.hidden_size // PAIRED):
         line = T.meta_var(T.ramp(chunk * PAIRED, 1, PAIRED))
-        total[rows.at(row, line)] = stored(_sum_of_pairs(rows, x1, x2, row, chunk), LANES)
-        _add_squares(partial, _pairs_at(total, rows.at(row), chunk))
-    _scale_of(rows, partial, scale)
+        total[rows.at(row, line)] = from_bits(_add_pairs(rows, x1, x2, row, chunk), LANES)
+        _add_squares(partial, _load_pairs(total, rows.at(row), chunk))
+    _set_scale(rows, partial, scale)
     for chunk in T.serial(rows.hidden_size // PAIRED):
         line = T.meta_var(T.ramp(chunk * PAIRED, 1, PAIRED))
-        pairs = T.meta_var(_pairs_at(total, rows.at(row), chunk))
-        norm[rows.at(row, line)] = stored(_norm_of_pairs(pairs, scale, weight, chunk), LANES)
+        pairs = T.meta_var(_load_pairs(total, rows.at(row), chunk))
+        norm[rows.at(row, line)] = from_bits(_normalize_pairs(pairs, scale, weight, chunk), LANES)
 
 
 @T.inline
@@ -261,12 +261,12 @@ def _row_of_pairs_streamed(rows, x1, x2, weight, norm, total, row):
     _start_at_zero(partial)
     for chunk in T.serial(rows.hidden_size // PAIRED):
         line = T.meta_var(T.ramp(chunk * LANES, 1, LANES))
-        held[line] = _sum_of_pairs(rows, x1, x2, row, chunk)
+        held[line] = _add_pairs(rows, x1, x2, row, chunk)
         _store_pairs(total[rows.at(row, chunk * PAIRED)], held[line])
         _add_squares(partial, held[line])
-    _scale_of(rows, partial, scale)
+    _set_scale(rows, partial, scale)
     for chunk in T.serial(rows.hidden_size // PAIRED):
         pairs = T.meta_var(held[T.ramp(chunk * LANES, 1, LANES)])
-        bits = T.meta_var(_norm_of_pairs(pairs, scale, weight, chunk))
+        bits = T.meta_var(_normalize_pairs(pairs, scale, weight, chunk))
         _store_pairs(norm[rows.at(row, chunk * PAIRED)], bits)
     stores_done()

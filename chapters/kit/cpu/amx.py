@@ -56,11 +56,11 @@ def pack(w: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(tiles).reshape(n // 16, k // 64, 16, 64)
 
 
-def _instruction(name: str, *arguments) -> tirx.Expr:
+def _call(name: str, *arguments) -> tirx.Expr:
     return T.call_llvm_intrin("int32", f"llvm.x86.{name}", *arguments)
 
 
-def _number(tile: int) -> tirx.Expr:
+def _tile(tile: int) -> tirx.Expr:
     return tirx.const(tile, "int8")
 
 
@@ -69,22 +69,22 @@ def configure_tiles(first) -> tirx.Expr:
 
     Each thread has its own tiles, and configures them before it uses them.
     """
-    return _instruction("ldtilecfg", T.address_of(first))
+    return _call("ldtilecfg", T.address_of(first))
 
 
 def zero_tile(tile: int) -> tirx.Expr:
     """TILEZERO: all bytes of a tile become 0."""
-    return _instruction("tilezero", _number(tile))
+    return _call("tilezero", _tile(tile))
 
 
 def load_tile(tile: int, first, stride: int) -> tirx.Expr:
     """TILELOADD: fill a tile from memory; its rows begin `stride` bytes apart, the first at the element `first`."""
-    return _instruction("tileloadd64", _number(tile), T.address_of(first), T.int64(stride))
+    return _call("tileloadd64", _tile(tile), T.address_of(first), T.int64(stride))
 
 
 def store_tile(tile: int, first, stride: int) -> tirx.Expr:
     """TILESTORED: write a tile to memory; its rows begin `stride` bytes apart, the first at the element `first`."""
-    return _instruction("tilestored64", _number(tile), T.address_of(first), T.int64(stride))
+    return _call("tilestored64", _tile(tile), T.address_of(first), T.int64(stride))
 
 
 def multiply_int8(sums: int, rows: int, columns: int) -> tirx.Expr:
@@ -92,7 +92,7 @@ def multiply_int8(sums: int, rows: int, columns: int) -> tirx.Expr:
 
     Each row of the tile `columns` has four steps of the reduction, for one column after the other.
     """
-    return _instruction("tdpbusd", _number(sums), _number(rows), _number(columns))
+    return _call("tdpbusd", _tile(sums), _tile(rows), _tile(columns))
 
 
 def product(m: int, n: int, k: int, way: str) -> tirx.PrimFunc:

@@ -14,38 +14,38 @@ from tvm.ir import Expr
 UPPER = 0xFFFF0000  # the bits of a lane's second element
 
 
-def loaded(pairs: Expr, lanes: int) -> Expr:
+def to_bits(pairs: Expr, lanes: int) -> Expr:
     """A vector of 2 * lanes bfloat16 as `lanes` uint32, the bits of one pair in each."""
     return tirx.reinterpret(f"uint32x{lanes}", pairs)
 
 
-def stored(bits: Expr, lanes: int) -> Expr:
+def from_bits(bits: Expr, lanes: int) -> Expr:
     """The bits of `lanes` pairs as a vector of 2 * lanes bfloat16."""
     return tirx.reinterpret(f"bfloat16x{2 * lanes}", bits)
 
 
 def even(bits: Expr, lanes: int) -> Expr:
     """The first element of each pair, as float32."""
-    return tirx.reinterpret(f"float32x{lanes}", bits << _all(16, lanes))
+    return tirx.reinterpret(f"float32x{lanes}", bits << _broadcast(16, lanes))
 
 
 def odd(bits: Expr, lanes: int) -> Expr:
     """The second element of each pair, as float32."""
-    return tirx.reinterpret(f"float32x{lanes}", bits & _all(UPPER, lanes))
+    return tirx.reinterpret(f"float32x{lanes}", bits & _broadcast(UPPER, lanes))
 
 
-def joined(first: Expr, second: Expr, lanes: int) -> Expr:
+def join(first: Expr, second: Expr, lanes: int) -> Expr:
     """The bits of pairs of `first` and `second` (float32), each rounded to the nearest bfloat16, ties to even."""
-    low = _rounded(first, lanes) >> _all(16, lanes)
-    return low | (_rounded(second, lanes) & _all(UPPER, lanes))
+    low = _round(first, lanes) >> _broadcast(16, lanes)
+    return low | (_round(second, lanes) & _broadcast(UPPER, lanes))
 
 
-def _rounded(value: Expr, lanes: int) -> Expr:
+def _round(value: Expr, lanes: int) -> Expr:
     """The bits of `value`, changed so that their upper half is the nearest bfloat16, as TVM's cast rounds."""
     bits = tirx.reinterpret(f"uint32x{lanes}", value)
-    last = (bits >> _all(16, lanes)) & _all(1, lanes)
-    return bits + (last + _all(0x7FFF, lanes))
+    last = (bits >> _broadcast(16, lanes)) & _broadcast(1, lanes)
+    return bits + (last + _broadcast(0x7FFF, lanes))
 
 
-def _all(constant: int, lanes: int) -> Expr:
+def _broadcast(constant: int, lanes: int) -> Expr:
     return tirx.Broadcast(tirx.const(constant, "uint32"), lanes)

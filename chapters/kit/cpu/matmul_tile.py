@@ -94,13 +94,13 @@ def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
     extents = row_extents(func)
     if not extents:
         raise ValueError("x has one dimension and no rows to tile: use the decode schedule.")
-    row_axis = _row_axis(extents)
+    row_axis = _choose_row_axis(extents)
     rows, lanes = extents[row_axis], lanes_of(func, target)
     registers = vector_registers(target).count
     needed = None if rows is None else max(1, -(-rows // lanes))  # vectors for all rows
     all_rows = needed is not None and needed <= registers // 8
-    vectors = needed if all_rows else _vectors(n, needed, registers)
-    columns = _columns(n, vectors, registers)
+    vectors = needed if all_rows else _choose_vectors(n, needed, registers)
+    columns = _choose_columns(n, vectors, registers)
     block_n, block_k = NARROW if all_rows else BLOCK_N, largest_divisor(k, BLOCK_K)
     return Tile(
         row_axis=row_axis,
@@ -113,21 +113,21 @@ def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
     )
 
 
-def _row_axis(extents: list[int | None]) -> int:
+def _choose_row_axis(extents: list[int | None]) -> int:
     """The dimension of x whose rows share a tile: the largest; the last that is not 1 if some size is symbolic."""
     if None in extents:
         return max(axis for axis, extent in enumerate(extents) if extent != 1)
     return max(range(len(extents)), key=lambda axis: (extents[axis], axis))
 
 
-def _columns(n: int, vectors: int, registers: int) -> int:
+def _choose_columns(n: int, vectors: int, registers: int) -> int:
     """How many rows of w fit into the registers beside `vectors` vectors of x, as a divisor of n."""
     return largest_divisor(n, min(MOST_COLUMNS, (registers - vectors - SPARE) // vectors))
 
 
-def _vectors(n: int, needed: int | None, registers: int) -> int:
+def _choose_vectors(n: int, needed: int | None, registers: int) -> int:
     """Vectors of rows in a tile of many rows: two, or three if that pays. needed: for all rows; None if symbolic."""
-    if needed is None or _columns(n, 3, registers) < _columns(n, 2, registers):
+    if needed is None or _choose_columns(n, 3, registers) < _choose_columns(n, 2, registers):
         return 2
     two, three = (-(-needed // vectors) * vectors for vectors in (2, 3))  # with padding
     return 3 if three <= two + two // PADDING else 2

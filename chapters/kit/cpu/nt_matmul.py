@@ -75,7 +75,7 @@ def has_other_form(func: tirx.PrimFunc) -> bool:
             return False
         w, result = operands_of(block)[1], block.writes[0].source
         known = len(w.shape) == 2 and all(isinstance(n, tirx.IntImm) for n in w.shape)
-        return known and not any(_is(n, 0) for n in [*w.shape, *result.shape])
+        return known and not any(_equals(n, 0) for n in [*w.shape, *result.shape])
 
     return any(map(could_fit, nodes(func.body, SBlock))) and not has_product(func)
 
@@ -88,9 +88,11 @@ def reads_only_its_own(block: SBlock, buffer: tirx.Buffer) -> bool:
     """
     stores, found = nodes(block.body, tirx.BufferStore), loads(block.body, buffer)
     elementwise = block.init is None and len(stores) == 1
-    own = all(structural_equal(list(load.indices), list(stores[0].indices)) for load in found)
+    same_index = all(
+        structural_equal(list(load.indices), list(stores[0].indices)) for load in found
+    )
     whole = structural_equal([list(store.buffer.shape) for store in stores], [list(buffer.shape)])
-    return elementwise and own and bool(found) and whole
+    return elementwise and same_index and bool(found) and whole
 
 
 def weight_shape(func: tirx.PrimFunc) -> tuple[int, int]:
@@ -116,9 +118,9 @@ def is_nt_matmul(func: tirx.PrimFunc) -> bool:
     """
     if not _has_operands(func) or not _has_one_block(func):
         return False
-    found = _normalized(func)
-    templates = (_template(func, order) for order in ("xw", "wx"))
-    return any(structural_equal(found, _normalized(one)) for one in templates)
+    found = _normalize(func)
+    templates = (_build_template(func, order) for order in ("xw", "wx"))
+    return any(structural_equal(found, _normalize(one)) for one in templates)
 
 
 def _has_operands(func: tirx.PrimFunc) -> bool:
@@ -131,7 +133,7 @@ def _has_operands(func: tirx.PrimFunc) -> bool:
         and all(isinstance(extent, tirx.IntImm) for extent in w.shape)
         and len(x.shape) > 0
         and structural_equal(x.shape[-1], w.shape[-1])
-        and not any(_is(extent, 0) for param in (w, x, out) for extent in param.shape)
+        and not any(_equals(extent, 0) for param in (w, x, out) for extent in param.shape)
         and all(fills_vectors(param) for param in func.params)
     )
 
@@ -147,7 +149,7 @@ def _has_one_block(func: tirx.PrimFunc) -> bool:
     return all(map(tirx.Var.same_as, operands_of(blocks[0]), (x, w)))
 
 
-def _template(func: tirx.PrimFunc, order: str) -> tirx.PrimFunc:
+def _build_template(func: tirx.PrimFunc, order: str) -> tirx.PrimFunc:
     """The NT_matmul for parameters like those of `func`; order: "xw" or "wx", the order of the factors."""
     w, x = (te.placeholder(p.shape, p.dtype, p.name) for p in func.params[:2])
     k = te.reduce_axis((0, w.shape[1]), name="k")
@@ -163,16 +165,16 @@ def _template(func: tirx.PrimFunc, order: str) -> tirx.PrimFunc:
     return te.create_prim_func([w, x, out], str(func.params[0].shape[0].ty.dtype))
 
 
-def _normalized(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _normalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` without the parts that do not change its result: attributes, declared regions, axes of extent 1."""
 
     def plain(block: SBlock) -> SBlock:
-        single = {axis.var: axis.dom.min for axis in block.iter_vars if _is(axis.dom.extent, 1)}
+        single = {axis.var: axis.dom.min for axis in block.iter_vars if _equals(axis.dom.extent, 1)}
         init, body = (part and substitute(part, single) for part in (block.init, block.body))
         return with_fields(block, reads=[], writes=[], init=init, body=body)
 
     return tirx.PrimFunc(func.params, structural_map(func.body, (SBlock, plain)))
 
 
-def _is(extent: Expr, number: int) -> bool:
+def _equals(extent: Expr, number: int) -> bool:
     return isinstance(extent, tirx.IntImm) and int(extent) == number

@@ -12,30 +12,32 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.tirx import ForKind
 
-from chapters.kit.cpu.vectorize_adjacent_sums import realized, reduced_values
+from chapters.kit.cpu.vectorize_adjacent_sums import get_realize, reduced_values
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import mentions, substitute
 
 
-def spread(sch: Schedule, rows: Sequence[LoopRV]) -> None:
+def parallelize(sch: Schedule, rows: Sequence[LoopRV]) -> None:
     """Run the loops `rows` around a block as one parallel loop, if they are serial and TVM allows it."""
     if rows and all(sch.get(loop).kind == ForKind.SERIAL for loop in rows):
         with contextlib.suppress(ScheduleError):
             sch.parallel(sch.fuse(*rows))
 
 
-def row_loops(sch: Schedule, block: SBlockRV) -> list[LoopRV]:
+def find_row_loops(sch: Schedule, block: SBlockRV) -> list[LoopRV]:
     """The outer loops of `block` that can run as one parallel loop: no two of their iterations write the same element.
 
     The innermost loop is not among them, because it can become a vector. Nor is a loop of symbolic extent inside
     another one: a parallel loop finds each loop's index by dividing by the extents of those inside it, and a division
     by a symbolic extent takes longer than a small iteration.
     """
-    summed = reduced_values(realized(sch, block))
+    summed = reduced_values(get_realize(sch, block))
     rows: list[LoopRV] = []
     for handle in sch.get_loops(block)[:-1]:
         loop = sch.get(handle)
-        if mentions(summed, loop.loop_var) or not (is_one(loop.extent) or are_apart(sch, handle)):
+        if mentions(summed, loop.loop_var) or not (
+            is_one(loop.extent) or are_disjoint(sch, handle)
+        ):
             break
         is_inner = not all(is_one(sch.get(row).extent) for row in rows)
         if is_inner and not isinstance(loop.extent, tirx.IntImm):
@@ -44,7 +46,7 @@ def row_loops(sch: Schedule, block: SBlockRV) -> list[LoopRV]:
     return rows
 
 
-def are_apart(sch: Schedule, loop: LoopRV) -> bool:
+def are_disjoint(sch: Schedule, loop: LoopRV) -> bool:
     """Whether no iteration of `loop` touches elements that another one writes.
 
     It holds if all blocks in the loop index each buffer that they write by the loop's variable, and in the same way.
@@ -55,7 +57,7 @@ def are_apart(sch: Schedule, loop: LoopRV) -> bool:
     elements: dict[tirx.Var, list[list[Expr | None]]] = {}
     written: set[tirx.Var] = set()
     for block in sch.get_child_blocks(loop):
-        realize = realized(sch, block)
+        realize = get_realize(sch, block)
         axes = [axis.var for axis in realize.block.iter_vars]
         values = dict(zip(axes, realize.iter_values, strict=True))
         written.update(region.source for region in realize.block.writes)

@@ -26,10 +26,10 @@ def vectorize_adjacent_sums(sch: Schedule, block: SBlockRV) -> Schedule:
     read in stored order. Each sum adds its terms in the same order as before. Returns a new schedule, or `sch` itself
     if the block is not such a reduction. `sch` is not changed, even where TVM refuses a step with a ScheduleError.
     """
-    realize, loops = realized(sch, block), sch.get_loops(block)
+    realize, loops = get_realize(sch, block), sch.get_loops(block)
     summed = reduced_values(realize)
     inner = [loop for loop in loops if mentions(summed, sch.get(loop).loop_var)]
-    if not inner or len(inner) == len(loops) or not reads_neighbours(realize.block):
+    if not inner or len(inner) == len(loops) or not reads_adjacent_elements(realize.block):
         return sch
     last = loops[len(loops) - len(inner) - 1]  # where the reduction's loops are the innermost
     extent, axis = sch.get(last).extent, realize.iter_values[_last_axis(realize.block)]
@@ -38,7 +38,7 @@ def vectorize_adjacent_sums(sch: Schedule, block: SBlockRV) -> Schedule:
     reducing = [sch.get(loop) for loop in inner]
     if any(loop.kind != ForKind.SERIAL for loop in (sch.get(last), *reducing)):
         return sch
-    if not begins(realize, reducing):
+    if not initializes_first(realize, reducing):
         return sch
     line = LINE_BYTES * 8 // realize.block.writes[0].source.dtype.bits
     width = largest_divisor(int(extent), line) if int(extent) > 0 else 1
@@ -55,7 +55,7 @@ def vectorize_adjacent_sums(sch: Schedule, block: SBlockRV) -> Schedule:
 def initialize_sums(sch: Schedule) -> None:
     """Initialize each sum of a symbolic number of terms before its loops: there may be no first iteration."""
     for block in sch.get_child_blocks(sch.get_sblock("root")):
-        summed = reduced_values(realized(sch, block))
+        summed = reduced_values(get_realize(sch, block))
         loops = [one for one in sch.get_loops(block) if mentions(summed, sch.get(one).loop_var)]
         symbolic = any(not isinstance(sch.get(one).extent, tirx.IntImm) for one in loops)
         if symbolic and sch.get(block).init is not None:
@@ -63,7 +63,7 @@ def initialize_sums(sch: Schedule) -> None:
                 sch.decompose_reduction(block, loops[0])
 
 
-def begins(realize: SBlockRealize, loops: Sequence[For]) -> bool:
+def initializes_first(realize: SBlockRealize, loops: Sequence[For]) -> bool:
     """Whether a reduction's block initializes its result in the first iteration of the reduction's `loops`.
 
     It initializes where each of its reduction axes has its first value. A block that never gets there adds to the old
@@ -80,7 +80,7 @@ def begins(realize: SBlockRealize, loops: Sequence[For]) -> bool:
     )
 
 
-def reads_neighbours(block: SBlock) -> bool:
+def reads_adjacent_elements(block: SBlock) -> bool:
     """Whether `block`, a sum in one statement, reads only adjacent elements along its result's last axis."""
     if not isinstance(block.body, tirx.BufferStore) or _last_axis(block) is None:
         return False
@@ -101,7 +101,7 @@ def _last_axis(block: SBlock) -> int | None:
     return None
 
 
-def realized(sch: Schedule, block: SBlockRV) -> SBlockRealize:
+def get_realize(sch: Schedule, block: SBlockRV) -> SBlockRealize:
     """The SBlockRealize around `block`, with the values of its axes."""
     return tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(sch, block)
 

@@ -34,14 +34,14 @@ def _fit(function: Callable[[float], float], degree: int, low: float, high: floa
     return fitted.convert(kind=Polynomial).coef.tolist()
 
 
-def _over_root(function: Callable[[float], float], at_zero: float) -> Callable[[float], float]:
+def _divide_by_root(function: Callable[[float], float], at_zero: float) -> Callable[[float], float]:
     """t -> function(√t) / √t: an odd function as a polynomial in the square of its argument."""
     return lambda t: function(math.sqrt(t)) / math.sqrt(t) if t > 0 else at_zero
 
 
 _EXP = _fit(math.exp, 6, -LN2 / 2, LN2 / 2)
-_TANH = _fit(_over_root(math.tanh, 1.0), 6, 0.0, TANH_SMALL**2)
-_ERF = _fit(_over_root(math.erf, 2 / math.sqrt(math.pi)), 7, 0.0, ERF_SMALL**2)
+_TANH = _fit(_divide_by_root(math.tanh, 1.0), 6, 0.0, TANH_SMALL**2)
+_ERF = _fit(_divide_by_root(math.erf, 2 / math.sqrt(math.pi)), 7, 0.0, ERF_SMALL**2)
 _ERFC = _fit(lambda x: math.log(math.erfc(x)), 9, ERF_SMALL, ERF_MOST)  # erfc(x) = exp(this)
 
 
@@ -83,17 +83,17 @@ def exp(x: Expr) -> Expr:
 
     def clipped(x: tirx.Var) -> Expr:
         near = tirx.min(tirx.max(x, _f32(EXP_LEAST)), _f32(EXP_MOST))
-        return _nan_of(x, _let(near, nearest))
+        return _keep_nan(x, _let(near, nearest))
 
     return _let(x, clipped)
 
 
-def _nan_of(x: Expr, value: Expr) -> Expr:
+def _keep_nan(x: Expr, value: Expr) -> Expr:
     """`value`, but NaN where `x` is NaN."""
     return tirx.Select(tirx.isnan(x), x, value)
 
 
-def _with_sign_of(x: Expr, magnitude: Expr) -> Expr:
+def _copy_sign(x: Expr, magnitude: Expr) -> Expr:
     return _let(magnitude, lambda size: tirx.Select(x < _f32(0), -size, size))
 
 
@@ -103,8 +103,8 @@ def tanh(x: Expr) -> Expr:
     def parts(x: tirx.Var) -> Expr:
         small = x * _polynomial(_TANH, x * x)
         large = _f32(1) - _f32(2) / (exp(_f32(2) * tirx.abs(x)) + _f32(1))
-        return _nan_of(
-            x, tirx.Select(tirx.abs(x) < _f32(TANH_SMALL), small, _with_sign_of(x, large))
+        return _keep_nan(
+            x, tirx.Select(tirx.abs(x) < _f32(TANH_SMALL), small, _copy_sign(x, large))
         )
 
     return _let(x, parts)
@@ -117,9 +117,7 @@ def erf(x: Expr) -> Expr:
         small = x * _polynomial(_ERF, x * x)
         size = tirx.min(tirx.abs(x), _f32(ERF_MOST))
         large = _let(size, lambda size: _f32(1) - exp(_polynomial(_ERFC, size)))
-        return _nan_of(
-            x, tirx.Select(tirx.abs(x) < _f32(ERF_SMALL), small, _with_sign_of(x, large))
-        )
+        return _keep_nan(x, tirx.Select(tirx.abs(x) < _f32(ERF_SMALL), small, _copy_sign(x, large)))
 
     return _let(x, parts)
 
@@ -134,7 +132,7 @@ _BY_OP = {tvm.ir.Op.get(f"tirx.{name}"): function for name, function in FUNCTION
 DTYPES = ("float32", "float16")  # float16 is computed in float32, as LLVM does
 
 
-def vectorizable(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def expand_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with polynomials for the functions above, wherever their argument has one of DTYPES.
 
     A kernel with a bfloat16 tensor stays as it is: TVM writes out what it rounds to bfloat16 several times, and refuses
@@ -162,5 +160,5 @@ class VectorizeTranscendentals:
         result = mod.clone()
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc):
-                result[gvar] = vectorizable(func)
+                result[gvar] = expand_functions(func)
         return result

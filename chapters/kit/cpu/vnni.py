@@ -15,6 +15,7 @@ from tvm.script import tirx as T
 from tvm.target import codegen
 
 from chapters.kit.ir.parse_alone import parse_alone
+from chapters.kit.machine import llvm_host
 
 NAME = "fusion_by_hand.dot_16x4_vnni"
 # the parameters of both functions
@@ -74,5 +75,4 @@ def runs_here() -> bool:
     """Whether this processor has the instruction."""
     if not codegen.llvm_get_system_triple().startswith("x86_64"):
         return False
-    host = tvm.target.Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
-    return bool(codegen.llvm_cpu_has_features("avx512vnni", host))
+    return bool(codegen.llvm_cpu_has_features("avx512vnni", llvm_host()["target"]))

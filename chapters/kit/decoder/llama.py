@@ -116,7 +116,7 @@ class LlamaModel(nn.Module):
         return self.norm(hidden_states), kv_cache
 
 
-def _last_token(hidden_states: Tensor) -> Tensor:
+def _take_last_token(hidden_states: Tensor) -> Tensor:
     """(b, s, hidden) -> (b, 1, hidden): the last token of each sequence."""
 
     def compute(x: te.Tensor):
@@ -156,7 +156,7 @@ class LlamaForCausalLM(nn.Module):
     def prefill(self, input_embed: Tensor, positions: Tensor, kv_cache: Tensor):
         """One sequence, any length; logits (1, 1, vocab_size) of its last token."""
         hidden_states, kv_cache = self.model(input_embed, positions, kv_cache)
-        return self.get_logits(_last_token(hidden_states)), kv_cache
+        return self.get_logits(_take_last_token(hidden_states)), kv_cache
 
     def decode(self, input_embed: Tensor, positions: Tensor, kv_cache: Tensor):
         """One sequence, one token; logits (1, 1, vocab_size)."""
@@ -193,7 +193,7 @@ class LlamaForCausalLM(nn.Module):
 # --- export ---------------------------------------------------------------------------------------
 
 
-def _specs(config: LlamaConfig, dtype: str) -> dict[str, dict]:
+def _describe_arguments(config: LlamaConfig, dtype: str) -> dict[str, dict]:
     """The arguments of each exported function, by its name, in the form that `nn.Module.export_tvm` takes."""
     hidden = config.hidden_size
     heads = (config.num_key_value_heads, config.head_dim)
@@ -227,7 +227,7 @@ def _specs(config: LlamaConfig, dtype: str) -> dict[str, dict]:
     }
 
 
-FUNCTIONS = tuple(_specs(CONFIGS["tiny"], "float32"))
+FUNCTIONS = tuple(_describe_arguments(CONFIGS["tiny"], "float32"))
 
 
 def decoder(
@@ -252,18 +252,18 @@ def decoder(
             f"The decoder has no function {', '.join(map(repr, unknown))}: "
             f"choose among {', '.join(FUNCTIONS)}."
         )
-    mod, weights = _exported(config, dtype, names)
+    mod, weights = _export(config, dtype, names)
     return mod.clone(), [*weights]
 
 
 @cache
-def _exported(
+def _export(
     config: LlamaConfig, dtype: str, names: tuple[str, ...]
 ) -> tuple[tvm.IRModule, list[tuple[str, tuple[int, ...], str]]]:
     """What `decoder` returns for arguments that are right; an export of all functions takes a second."""
     model = LlamaForCausalLM(config, dtype)
     model.to(dtype)
-    specs = _specs(config, dtype)
+    specs = _describe_arguments(config, dtype)
     mod, parameters = model.export_tvm(spec={name: specs[name] for name in names})
     weights = [
         (name, tuple(n if isinstance(n, int) else config.vocab_size for n in weight.shape), dtype)

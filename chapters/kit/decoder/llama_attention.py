@@ -22,7 +22,7 @@ def _slot(positions, b, s):
     return positions[b].astype("int64") + s
 
 
-def _head(qkv, b, s, h) -> Callable:
+def _select_head(qkv, b, s, h) -> Callable:
     """Head `h` of token (b, s): a function from the index within the head to a float32 value."""
     return lambda i: qkv[b, s, h, i].astype("float32")
 
@@ -47,7 +47,7 @@ def rotate_queries(qkv: Tensor, positions: Tensor, config: LlamaConfig) -> Tenso
     def compute(qkv: te.Tensor, positions: te.Tensor):
         def element(b, s, h, i):
             slot = _slot(positions, b, s)
-            return _rotate(_head(qkv, b, s, h), slot, i, config).astype(qkv.dtype)
+            return _rotate(_select_head(qkv, b, s, h), slot, i, config).astype(qkv.dtype)
 
         b, s, _, d = qkv.shape
         return te.compute((b, s, config.num_attention_heads, d), element, name="rotated")
@@ -78,7 +78,7 @@ def append_kernel(config: LlamaConfig, dtype: str) -> tirx.PrimFunc:
             with T.sblock("append"):
                 vb, vs, vh, vi = T.axis.remap("SSSS", [b, s, h, i])
                 slot = T.meta_var(_slot(positions, vb, vs))
-                key = T.meta_var(_head(qkv, vb, vs, first_key + vh))
+                key = T.meta_var(_select_head(qkv, vb, vs, first_key + vh))
                 rotated = T.meta_var(_rotate(key, slot, vi, config))
                 if slot < context_window:
                     kv_cache[layer, 0, vb, slot, vh, vi] = T.Cast(dtype, rotated)

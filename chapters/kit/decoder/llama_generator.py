@@ -35,10 +35,10 @@ def random_weights(
             "use 'tiny' to run."
         )
     rng = np.random.default_rng(seed)
-    return {name: _noise(name, shape, config, rng).astype(dtype) for name, shape, _ in weights}
+    return {name: _draw(name, shape, config, rng).astype(dtype) for name, shape, _ in weights}
 
 
-def _noise(
+def _draw(
     name: str, shape: tuple[int, ...], config: LlamaConfig, rng: np.random.Generator
 ) -> np.ndarray:
     noise = rng.standard_normal(shape, dtype=np.float32)

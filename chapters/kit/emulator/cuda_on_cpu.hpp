@@ -2,7 +2,7 @@
 //
 // Checked while a kernel runs, because a GPU would not report it:
 //   * every access of an argument or of shared memory lies inside it, and a wide access is aligned;
-//   * shared memory holds rubbish when a block starts, and is read only where a thread has written;
+//   * shared memory holds poison when a block starts, and is read only where a thread has written;
 //   * two threads that touch one element of shared or global memory, one of them writing, have a barrier between them,
 //     and two blocks do not touch one element at all (watch_on_cpu.hpp says what counts as a barrier);
 //   * every thread of the block reaches each barrier; the lanes that a mask names reach each shuffle, and no lane reads
@@ -10,7 +10,7 @@
 //   * what an asynchronous copy fills is not touched before its thread has waited for it.
 // Tensor cores: 16 x 16 x 16 fragments of nvcuda::wmma with float32 sums. Which lane holds which element is scrambled on
 // purpose, because CUDA does not document it. Asynchronous copies (cp.async) arrive as late as they may, when their thread
-// waits for them; their destination is rubbish as soon as they start, because they may also arrive at once.
+// waits for them; their destination is poisoned as soon as they start, because they may also arrive at once.
 // mma_on_cpu.hpp has mma.sync and ldmatrix, hopper_on_cpu.hpp wgmma, bulk copies and mbarriers. Not supported: other
 // shapes of fragments, memory fences, named barriers, grids that wait for each other.
 //
@@ -148,6 +148,7 @@ inline void leave(State state) {  // run other threads; come back when this one 
 void suspect(const char* format, ...);        // fail when the block has ended, unless a race is found first
 void suspect_nothing();
 Dim3 place_of(unsigned thread);               // its threadIdx
+std::string thread_name(unsigned thread);     // with its place, in words
 unsigned long block_of(uint32_t epoch);       // the number of the block that was running
 void sync_threads(long line);
 void wait_until(std::function<bool()> until, std::function<std::string()> what);

@@ -20,7 +20,7 @@ import numpy as np
 
 from chapters.kit.emulator import hopper_on_cpu
 from chapters.kit.gpu.launches import TENSOR_MAP, Kernel, Launch, LaunchError, UnknownWordError
-from chapters.kit.kept_files import kept_file, last_used, made_folder, short_hash
+from chapters.kit.kept_files import keep_file, last_used, made_folder, short_hash
 
 HEADER = Path(__file__).with_suffix(".hpp")
 INCLUDED = ("watch_on_cpu.hpp", "mma_on_cpu.hpp", "hopper_on_cpu.hpp")  # by HEADER
@@ -37,7 +37,7 @@ FLAGS += ["-fno-gnu-unique", "-fvisibility=hidden"]
 FLAGS += ["-fno-threadsafe-statics", "-U_FORTIFY_SOURCE"]
 
 
-def _watched(declared: re.Match) -> str:
+def _declare_watched(declared: re.Match) -> str:
     name = declared["name"]
     return f'static Shared<{declared["type"]}, {declared["size"]}> {name}("{name.removesuffix("_ptr")}");'
 
@@ -56,7 +56,7 @@ _STAND_INS = {
 _OPERAND = re.compile(r'"[=+]?[a-z]"\(([^()]*)\)')
 
 
-def _instruction(assembly: re.Match) -> str:
+def _call_stand_in(assembly: re.Match) -> str:
     """A statement of inline PTX as a call of its stand-in, with the operands in the order of PTX's text."""
     operands = _OPERAND.findall(assembly["operands"])
     name, _, rest = assembly["text"].strip().rstrip(";").partition(" ")
@@ -83,9 +83,9 @@ REWRITES: dict[str, str | Callable[[re.Match], str]] = {
     # an access of several elements at once: an access that is watched
     r"\*\((\w+)\*\)\((?=(?:ARRAYS)\b)": r"wide<\1>(",
     # an array in shared memory: one whose accesses are watched
-    r"__shared__ (?:alignas\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[(?P<size>[^\]]+)\];": _watched,
+    r"__shared__ (?:alignas\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[(?P<size>[^\]]+)\];": _declare_watched,
     # an instruction of inline PTX: a call of its stand-in
-    r'asm volatile\(\s*"(?P<text>[^"]*)"(?P<operands>[^;]*)\);': _instruction,
+    r'asm volatile\(\s*"(?P<text>[^"]*)"(?P<operands>[^;]*)\);': _call_stand_in,
     # calls of the older copies
     r"\bptx_cp_async_legacy_c[ag]_(\d+)_\d+_\d+\(": r"cp_async<\1>(",
     # volatile: accesses are watched without it
@@ -130,7 +130,7 @@ class CudaOnCpu:
         addresses = (ctypes.c_void_p * len(kept))(*[array.ctypes.data for array in kept])
         sizes = (ctypes.c_int64 * len(kept))(*[array.size for array in kept])
         triple = ctypes.c_uint * 3
-        run = _built(program(launch.kernel, launch.shared_bytes))
+        run = _load_program(write_program(launch.kernel, launch.shared_bytes))
         how = triple(*launch.grid), triple(*launch.block), ctypes.c_uint(launch.shared_bytes)
         problem = run(addresses, sizes, *how, self.order)
         if problem:
@@ -139,20 +139,20 @@ class CudaOnCpu:
 
 
 @functools.lru_cache(maxsize=256)
-def program(kernel: Kernel, shared_bytes: int = 0) -> str:
+def write_program(kernel: Kernel, shared_bytes: int = 0) -> str:
     """The C++ text that is compiled for `kernel`: the header, TVM's function, and a function that runs a whole grid.
 
     shared_bytes: of dynamic shared memory, which the launch decides.
     """
     prelude, start, kernels = kernel.source.partition('extern "C" __global__')
     # TVM's own prelude ends with an #endif; the device functions that the kernel needs follow it
-    text = translated(prelude.rpartition("#endif\n")[2] + start + kernels, shared_bytes)
-    return "\n".join([f'#include "{HEADER.name}"', text, *_entry(kernel.name, text)])
+    text = translate(prelude.rpartition("#endif\n")[2] + start + kernels, shared_bytes)
+    return "\n".join([f'#include "{HEADER.name}"', text, *_write_entry(kernel.name, text)])
 
 
-def translated(text: str, shared_bytes: int) -> str:
+def translate(text: str, shared_bytes: int) -> str:
     """Device functions and kernels in CUDA C as C++ with cuda_on_cpu.hpp: Hopper's instructions, then REWRITES."""
-    text = hopper_on_cpu.translated(text)
+    text = hopper_on_cpu.rename_instructions(text)
     arrays = re.findall(r"__shared__ (?:(?:alignas|__align__)\(\d+\) )?\w+ (\w+)\[", text)
     arrays += set(re.findall(r"\* __restrict__ (\w+)", text))
     for pattern, replacement in REWRITES.items():
@@ -165,7 +165,7 @@ def translated(text: str, shared_bytes: int) -> str:
     return text
 
 
-def _entry(name: str, text: str) -> list[str]:
+def _write_entry(name: str, text: str) -> list[str]:
     """Lines of C++ that set the arguments of the kernel called `name` in `text`, and run it for a whole grid."""
     parameters = re.findall(rf"{re.escape(name)}\(([^)]*)\)", text)[0].split(",")
     watched = str("in_pool<" in text).lower()
@@ -198,7 +198,7 @@ def _entry(name: str, text: str) -> list[str]:
 
 
 @functools.cache
-def _folder() -> Path:
+def _open_folder() -> Path:
     """The folder with what all kernels need, compiled once, and the kernels; all processes on this machine share it.
 
     Parsing the headers takes half of the time of compiling a kernel, and every run needs the same kernels again.
@@ -212,18 +212,18 @@ def _folder() -> Path:
             if time.time() - last_used(old) > 3600:  # another process may be using a younger one
                 shutil.rmtree(old, ignore_errors=True)
     header, part = ["-x", "c++-header", str(HEADER)], ["-c", "-x", "c++", "-"]
-    kept_file(folder / f"{HEADER.name}.gch", lambda path: _compile(path, header).check_returncode())
+    keep_file(folder / f"{HEADER.name}.gch", lambda path: _compile(path, header).check_returncode())
     for name in COMPILED_ONCE:
         text = HEADER.with_name(f"{name}.cpp").read_text("utf-8")
         make = functools.partial(_compile, arguments=part, text=text)
-        kept_file(folder / f"{name}.o", lambda path, make=make: make(path).check_returncode())
+        keep_file(folder / f"{name}.o", lambda path, make=make: make(path).check_returncode())
     return folder
 
 
 @functools.lru_cache(maxsize=256)
-def _built(text: str):
+def _load_program(text: str):
     """The function `run` of the program `text`; it is compiled unless the folder has it."""
-    library = kept_file(_folder() / f"{short_hash(text)}.so", lambda path: _link(path, text))
+    library = keep_file(_open_folder() / f"{short_hash(text)}.so", lambda path: _link(path, text))
     run = ctypes.CDLL(str(library)).run
     run.restype = ctypes.c_char_p
     return run

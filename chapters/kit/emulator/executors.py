@@ -60,7 +60,7 @@ def executors() -> list[Executor]:
     ]
 
 
-def skipped() -> list[str]:
+def find_skipped() -> list[str]:
     """The exercises of which a check is skipped on this machine, in their order."""
     if not cuda_on_cpu.missing():
         return []

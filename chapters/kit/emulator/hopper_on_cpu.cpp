@@ -164,7 +164,7 @@ struct WarpgroupThread {
   std::vector<std::pair<float*, std::vector<Sum>>> sums;  // by array of registers
 };
 static std::vector<WarpgroupThread> warpgroup_threads;
-static const float RUBBISH = -1234567;  // not a sum of any test; an addition changes it, while NaN would stay NaN
+static const float POISON = -1234567;  // not a sum of any test; an addition changes it, while NaN would stay NaN
 
 static uint32_t bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 static bool read_by_wgmma(const Span& span) {
@@ -215,7 +215,7 @@ void issue_wgmma(float** sums, int columns, uint64_t a, uint64_t b, bool adds, f
       if (s.known && bits(*sum) != s.fenced) fail("wrote a sum after the last wgmma.fence, number %zu of the product's: a wgmma.fence is missing between the write and the product.", i);
       s.known = true;
       s.held = *sum;
-      *sum = RUBBISH;
+      *sum = POISON;
     }
     s.in_flight++;
   }
@@ -235,7 +235,7 @@ static void multiply(Product& p) {  // this thread's sums: rows r and r + 8, in 
     for (int h = 0; h < 2; h++) {
       float* sum = p.sums[j * 4 + h * 2 + v];
       Sum& s = sum_of(me, sum);
-      if (*sum != RUBBISH) fail("writes a sum while a wgmma that adds to it is in flight.");
+      if (*sum != POISON) fail("writes a sum while a wgmma that adds to it is in flight.");
       float total = p.adds ? s.held : 0;
       for (int k = 0; k < 16; k++) total += rows[h][k] * other[k];
       s.held = total;

@@ -1,7 +1,7 @@
 // Hopper's own instructions for cuda_on_cpu.hpp, which includes this: wgmma, bulk copies (TMA), mbarriers.
 //
 // Everything finishes as late as it may. A bulk copy arrives when no thread can go on without it; a wgmma reads shared
-// memory and its sums when its thread waits for its group. Until then the registers of its sums hold rubbish.
+// memory and its sums when its thread waits for its group. Until then the registers of its sums hold poison.
 //
 // Checked while a kernel runs, because a GPU would not report it:
 //   * no bulk copy writes where a wgmma in flight still reads, and no wgmma reads where a copy still writes;

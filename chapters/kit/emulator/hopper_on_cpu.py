@@ -36,17 +36,17 @@ _SUMS = re.compile(r"\bwgmma<\w+, \d+>\((\w+)\[")
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?uchar (\w+)\[\];")
 
 
-def translated(text: str) -> str:
+def rename_instructions(text: str) -> str:
     """`text`, which holds TVM's device functions and kernels, with calls of the functions of hopper_on_cpu.hpp.
 
     Text without a wgmma or an mbarrier stays as it is.
     """
     if "wgmma" not in text and "mbarrier" not in text:
         return text
-    text = _FUNCTION.sub(lambda found: "" if _replaced(found[0]) else found[0], text)
+    text = _FUNCTION.sub(lambda found: "" if _has_stand_in(found[0]) else found[0], text)
     text = _WGMMA.sub(lambda found: f"wgmma<{_TYPES[found[1]]}, {found[2]}>(", text)
-    for theirs, ours in _NAMES.items():
-        text = re.sub(theirs, ours, text)
+    for instruction, function in _NAMES.items():
+        text = re.sub(instruction, function, text)
     text = text.replace("const __grid_constant__ CUtensorMap", "CUtensorMap")
     # a fence must know the sums, to see that none is written between it and the next product
     sums = ", ".join(sorted(set(_SUMS.findall(text))))
@@ -56,7 +56,7 @@ def translated(text: str) -> str:
     return _DYNAMIC.sub(r"uchar* const \1 = dynamic_shared;", text)
 
 
-def _replaced(function: str) -> bool:
+def _has_stand_in(function: str) -> bool:
     """Whether hopper_on_cpu.hpp has a device function: an instruction of the tables above, or a helper of wgmma.py."""
     head = function.partition("{")[0]
     known = [_WGMMA.pattern, *_NAMES, r"\b(?:hold_register|anew)\("]

@@ -15,7 +15,7 @@ static void one_tile(unsigned first, unsigned) {  // the lanes must agree on it
   }
 }
 // The memory that an element lies in, and its number there.
-static Memory& found(const char* p, size_t& i, const char* does) {
+static Memory& find_element(const char* p, size_t& i, const char* does) {
   Memory* m = memory_at(p);
   if (!m) fail("%s a tile that reaches outside the kernel's arrays.", does);
   i = (p - m->data) / m->item;
@@ -26,7 +26,7 @@ void load_tile(float* x, const Tile& tile) {
   for (int s = 0; s < 8; s++) {
     const char* p = tile.at + offset(element(s), tile);
     size_t i;
-    Memory& m = found(p, i, "loads");
+    Memory& m = find_element(p, i, "loads");
     watch_read(m, i);
     x[s] = tile.number(p);
   }
@@ -38,7 +38,7 @@ void store_tile(const float* x, const Tile& tile, void (*put)(char*, float)) {
     char value[8];
     put(value, x[s]);
     size_t i;
-    Memory& m = found(p, i, "stores");
+    Memory& m = find_element(p, i, "stores");
     watch_write(m, i, memcmp(p, value, tile.item));
     memcpy(p, value, tile.item);
   }

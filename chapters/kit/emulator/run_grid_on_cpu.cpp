@@ -34,7 +34,7 @@ static uint64_t draw() {  // xorshift
 
 // --- what is said ----------------------------------------------------------------------------------
 
-static std::string named(unsigned thread) {
+std::string thread_name(unsigned thread) {
   Dim3 o = place_of(thread);
   return "thread (" + std::to_string(o.x) + ", " + std::to_string(o.y) + ", " + std::to_string(o.z) + ")";
 }
@@ -49,7 +49,7 @@ static void say(const std::string& text) {
 static std::string of_this_thread(const char* format, va_list args) {
   char what[400];
   vsnprintf(what, sizeof what, format, args);
-  return named(current) + " of " + this_block() + " " + what;
+  return thread_name(current) + " of " + this_block() + " " + what;
 }
 void fail(const char* format, ...) {
   va_list args; va_start(args, format);
@@ -75,7 +75,7 @@ void sync_threads(long line) {
   fibers[current].barrier = line;
   if (++at_barrier < fibers.size()) return leave(AT_BARRIER);
   for (unsigned i = 0; i < fibers.size(); i++) if (fibers[i].barrier != line) {
-    say("threads of " + this_block() + " wait at different barriers: " + named(i) + " at another one than " + named(current) + ".");
+    say("threads of " + this_block() + " wait at different barriers: " + thread_name(i) + " at another one than " + thread_name(current) + ".");
     leave(DONE);
   }
   at_barrier = 0;
@@ -94,7 +94,7 @@ static bool warp_is_there() {  // all lanes that the current thread's instructio
     unsigned t = first + lane;
     if (t >= fibers.size() || states[t] == DONE) {
       if (me.whole && t >= fibers.size()) fail("executes %s in a warp of fewer than 32 threads.", me.call);
-      if (me.whole) fail("executes %s, which needs all 32 lanes of its warp, and %s has ended.", me.call, named(t).c_str());
+      if (me.whole) fail("executes %s, which needs all 32 lanes of its warp, and %s has ended.", me.call, thread_name(t).c_str());
       continue;
     }
     const Fiber& other = fibers[t];
@@ -119,7 +119,7 @@ void exchange(unsigned first, unsigned mask) {
       current = first + lane;
       if (one.source >= fibers.size()) fail("reads lane %u by %s, and its warp has no such lane.", one.source & 31, one.call);
       const char* why = one.mask >> (one.source & 31) & 1 ? "which has ended" : "which its mask leaves out";
-      fail("reads by %s from %s, %s.", one.call, named(one.source).c_str(), why);
+      fail("reads by %s from %s, %s.", one.call, thread_name(one.source).c_str(), why);
     }
     one.received = fibers[one.source].offered;
   }
@@ -169,13 +169,13 @@ static bool release_waiting() {
   return any;
 }
 
-static std::string waits(unsigned thread) {  // what a thread that does not go on is doing
+static std::string describe_wait(unsigned thread) {  // what a thread that does not go on is doing
   const Fiber& f = fibers[thread];
-  if (states[thread] == DONE) return named(thread) + " has ended";
-  if (states[thread] == AT_BARRIER) return named(thread) + " waits at a barrier";
+  if (states[thread] == DONE) return thread_name(thread) + " has ended";
+  if (states[thread] == AT_BARRIER) return thread_name(thread) + " waits at a barrier";
   if (states[thread] == WAITING) {
-    std::string mine = f.what(), text = named(thread) + " waits " + mine;
-    for (unsigned i = 0; i < fibers.size(); i++) if (states[i] == WAITING && fibers[i].what() != mine) return text + ", " + named(i) + " " + fibers[i].what();
+    std::string mine = f.what(), text = thread_name(thread) + " waits " + mine;
+    for (unsigned i = 0; i < fibers.size(); i++) if (states[i] == WAITING && fibers[i].what() != mine) return text + ", " + thread_name(i) + " " + fibers[i].what();
     return text;
   }
   for (unsigned lane = 0; lane < 32; lane++) {
@@ -183,20 +183,20 @@ static std::string waits(unsigned thread) {  // what a thread that does not go o
     if (!(f.mask >> lane & 1) || t >= fibers.size() || t == thread || states[t] == DONE) continue;
     const Fiber& other = fibers[t];
     if (states[t] == IN_WARP && !strcmp(other.call, f.call) && other.mask == f.mask) continue;
-    std::string text = named(thread) + " waits in " + f.call + " for " + named(t) + " of its warp, which ";
+    std::string text = thread_name(thread) + " waits in " + f.call + " for " + thread_name(t) + " of its warp, which ";
     if (states[t] == AT_BARRIER) return text + "waits at a barrier";
     if (states[t] == WAITING) return text + "waits " + other.what();
     if (strcmp(other.call, f.call)) return text + "waits in " + other.call;
     char masks[60]; snprintf(masks, sizeof masks, "has the mask 0x%08x and not 0x%08x", other.mask, f.mask);
     return text + masks;
   }
-  return named(thread) + " waits for its warp";
+  return thread_name(thread) + " waits for its warp";
 }
 
 static void stuck() {
   unsigned n = fibers.size(), who = n;
   for (State state : {IN_WARP, WAITING, DONE}) for (unsigned i = 0; i < n && who == n; i++) if (states[i] == state) who = i;
-  say(this_block() + " never ends: " + std::to_string(at_barrier) + " of " + std::to_string(n) + " threads wait at a barrier, and " + waits(who % n) + ".");
+  say(this_block() + " never ends: " + std::to_string(at_barrier) + " of " + std::to_string(n) + " threads wait at a barrier, and " + describe_wait(who % n) + ".");
 }
 
 static void new_block() {

@@ -56,14 +56,10 @@ static std::string element(const Memory& m, size_t i) {
   if (!m.name) return "byte " + std::to_string(i) + " of its dynamic shared memory";
   return std::string(m.name) + "[" + std::to_string(i) + "]" + (m.shared ? " in shared memory" : "");
 }
-static std::string named(unsigned thread) {
-  Dim3 o = place_of(thread);
-  return "thread (" + std::to_string(o.x) + ", " + std::to_string(o.y) + ", " + std::to_string(o.z) + ")";
-}
 
 static void race(const Memory& m, size_t i, const Access& other, const char* did, const char* other_did) {
   bool several = other.thread == MANY, other_block = other.epoch < block_start;
-  std::string who = several ? "several threads" : named(other.thread), verb = other_did;
+  std::string who = several ? "several threads" : thread_name(other.thread), verb = other_did;
   if (other_block) {
     unsigned long b = block_of(other.epoch);
     who += " of block (" + std::to_string(b % gridDim.x) + ", " + std::to_string(b / gridDim.x % gridDim.y) + ", " + std::to_string(b / gridDim.x / gridDim.y) + ")";
@@ -80,7 +76,7 @@ static void in_flight(const Memory& m, size_t i, const char* did) {
   unsigned starter = m.shadow[i].write.thread;
   std::string what = element(m, i);
   if (starter == current) fail("%s %s, which its own asynchronous copy still fills: a wait for the copy is missing (cp.async.wait_group).", did, what.c_str());
-  fail("%s %s, which an asynchronous copy of %s still fills: that thread must wait for it (cp.async.wait_group), and then a barrier must follow.", did, what.c_str(), named(starter).c_str());
+  fail("%s %s, which an asynchronous copy of %s still fills: that thread must wait for it (cp.async.wait_group), and then a barrier must follow.", did, what.c_str(), thread_name(starter).c_str());
 }
 
 void slow_read(Memory& m, size_t i) {

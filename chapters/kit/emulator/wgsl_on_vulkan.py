@@ -1,7 +1,7 @@
 """Runs the WGSL that TVM writes for WebGPU, through `wgpu`, on any Vulkan, Metal or DirectX device.
 
 Without a GPU that device is Mesa's lavapipe, which runs Vulkan on the CPU. WebGPU clears workgroup memory; here it is
-then filled with rubbish, so that a kernel that forgets to set it gives wrong numbers.
+then filled with poison, so that a kernel that forgets to set it gives wrong numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chapters.kit.gpu.launches import Launch, LaunchError
 MOST_BLOCKS = 65535  # WebGPU's limit for one dimension of a grid; TVM folds a longer one into z
 _STORAGE = re.compile(r"@binding\(\d+\) var<storage, (read_write|read)>")
 _WORKGROUP = re.compile(r"var<workgroup> (\w+) : array<(f32|f16|i32|u32), (\d+)>;")
-_RUBBISH = {"f32": "1e30f", "f16": "60000h", "i32": "2147483647i", "u32": "4294967295u"}
+_POISON = {"f32": "1e30f", "f16": "60000h", "i32": "2147483647i", "u32": "4294967295u"}
 _LIMITS = """
 max-compute-invocations-per-workgroup max-compute-workgroup-size-x max-compute-workgroup-storage-size
 max-storage-buffer-binding-size max-storage-buffers-per-shader-stage
@@ -27,7 +27,7 @@ max-storage-buffer-binding-size max-storage-buffers-per-shader-stage
 
 
 @functools.cache
-def _device():
+def _open_device():
     """(wgpu, device), or (None, why not)."""
     if sys.platform == "linux":  # a driver that looks for a display complains where this is not set
         os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
@@ -48,7 +48,7 @@ def _device():
 
 def missing(dtype: str = "float32") -> str:
     """Why kernels on `dtype` cannot run here; "" if they can."""
-    wgpu, device = _device()
+    wgpu, device = _open_device()
     if wgpu is None:
         return device
     if dtype == "bfloat16":
@@ -60,12 +60,12 @@ def missing(dtype: str = "float32") -> str:
 
 def device_name() -> str:
     """The driver's name for the device that runs the kernels; "" if there is none."""
-    wgpu, device = _device()
+    wgpu, device = _open_device()
     return "" if wgpu is None else device.adapter.info["device"]
 
 
-def poisoned(source: str, name: str) -> str:
-    """`source` with all workgroup memory of the function `name` set to rubbish before its first statement."""
+def poison_memory(source: str, name: str) -> str:
+    """`source` with all workgroup memory of the function `name` set to poison before its first statement."""
     arrays = _WORKGROUP.findall(source)
     if not arrays:
         return source
@@ -73,7 +73,7 @@ def poisoned(source: str, name: str) -> str:
     threads = int(size[1]) * int(size[2]) * int(size[3])
     flat = f"(threadIdx.z * {size[2]}u + threadIdx.y) * {size[1]}u + threadIdx.x"
     fill = "".join(
-        f"  for (var i = {flat}; i < {count}u; i += {threads}u) {{ {array}[i] = {_RUBBISH[kind]}; }}\n"
+        f"  for (var i = {flat}; i < {count}u; i += {threads}u) {{ {array}[i] = {_POISON[kind]}; }}\n"
         for array, kind, count in arrays
     )
     start = source.index("{\n", source.index(f"fn {name}(")) + 2
@@ -82,9 +82,9 @@ def poisoned(source: str, name: str) -> str:
 
 def run_wgsl(launch: Launch) -> None:
     """An engine for HostProgram.run. Raises LaunchError if there is no device, or if it refuses the shader."""
-    if _device()[0] is None:
-        raise LaunchError(_device()[1])
-    shader = Shader(launch, poisoned(launch.kernel.source, launch.kernel.name))
+    if _open_device()[0] is None:
+        raise LaunchError(_open_device()[1])
+    shader = Shader(launch, poison_memory(launch.kernel.source, launch.kernel.name))
     shader.run()
     shader.read()
 
@@ -92,15 +92,15 @@ def run_wgsl(launch: Launch) -> None:
 class Shader:
     """A launch on the device, with copies of its arrays there.
 
-    source: the text to run, such as `poisoned`; by default the kernel's. Raises LaunchError if the device refuses it.
+    source: the text to run; by default the kernel's. Raises LaunchError if the device refuses it.
     """
 
     def __init__(self, launch: Launch, source: str = ""):
-        wgpu, self._device = _device()
+        wgpu, self._device = _open_device()
         usage, kernel = wgpu.BufferUsage, launch.kernel
         make = self._device.create_buffer_with_data
-        self._pipeline = _pipeline(source or kernel.source, kernel.name)
-        self._grid, self._modes = _folded(launch.grid), _STORAGE.findall(kernel.source)
+        self._pipeline = _make_pipeline(source or kernel.source, kernel.name)
+        self._grid, self._modes = _fold_grid(launch.grid), _STORAGE.findall(kernel.source)
         self._buffers, scalars = [], b""
         for dtype, value in zip(kernel.dtypes, launch.arguments, strict=True):
             if dtype == "handle":
@@ -149,16 +149,16 @@ class Shader:
                 array.view("uint8").reshape(-1)[:] = data
 
 
-def _folded(grid: tuple[int, int, int]) -> tuple[int, int, int]:
+def _fold_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
     """`grid` as it is launched: TVM's text expects blocks beyond MOST_BLOCKS along x in further layers of z."""
     x, y, z = grid
     return (x, y, z) if x <= MOST_BLOCKS else (MOST_BLOCKS, y, -(-x // MOST_BLOCKS))
 
 
 @functools.lru_cache(maxsize=64)
-def _pipeline(source: str, name: str):
+def _make_pipeline(source: str, name: str):
     """The compute pipeline of the shader `source` with the entry point `name`."""
-    _, device = _device()
+    _, device = _open_device()
     try:
         module = device.create_shader_module(code=source)
         compute = {"module": module, "entry_point": name}

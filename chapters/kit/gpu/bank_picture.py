@@ -48,42 +48,42 @@ def read_of_column(padding: int) -> StagedRead:
     return StagedRead(access, WARP, WARP * BANK_BYTES, padding)
 
 
-def bank_picture(tiles: Mapping[str, Sequence[StagedRead]], start: int = 0) -> Stepper:
-    """The picture. All tiles have the same paddings; start: which one it opens at."""
+def bank_picture(tiles: Mapping[str, Sequence[StagedRead]]) -> Stepper:
+    """The picture. All tiles have the same paddings."""
     paddings = [[read.padding for read in reads] for reads in tiles.values()]
     if any(one != paddings[0] for one in paddings):
         raise ValueError(f"The tiles have different paddings: {paddings}.")
-    panels = [_panel(name, reads) for name, reads in tiles.items()]
+    panels = [_make_panel(name, reads) for name, reads in tiles.items()]
     caption = (
         "A column is a bank, and a cell is a word of 4 bytes. The bars below count the words that each bank delivers. "
         "Blue: one word. Orange: several, one per cycle. Grey: padding. Lanes that want the same word get it together."
     )
     dials = {"Padding per row": [f"{padding} bytes" for padding in paddings[0]]}
     title = "The 32 banks of shared memory, and the words that a warp reads"
-    return Stepper(title, panels, "banks", start, "Tile", caption, dials)
+    return Stepper(title, panels, "banks", asks="Tile", caption=caption, dials=dials)
 
 
-def _panel(name: str, reads: Sequence[StagedRead]) -> Panel:
+def _make_panel(name: str, reads: Sequence[StagedRead]) -> Panel:
     paddings = table_row("bytes of padding", (read.padding for read in reads))
     cycles = table_row("cycles", (sum(read.access.bank_cycles) for read in reads))
     table = f'<table class="step-table bk-table"><tbody>{paddings}{cycles}</tbody></table>'
-    return Panel(name, [_told(read) for read in reads], _memory(name, reads) + table)
+    return Panel(name, [_describe_read(read) for read in reads], _draw_memory(name, reads) + table)
 
 
-def _told(read: StagedRead) -> str:
-    words, cycles = _words(read), sum(read.access.bank_cycles)
+def _describe_read(read: StagedRead) -> str:
+    words, cycles = _words_of_banks(read), sum(read.access.bank_cycles)
     total = sum(map(len, words.values()))
     conflict = "no conflict" if read.access.ways == 1 else f"{read.access.ways}-way conflict"
     banks = count_noun(len(words), "bank")
     return f"{total} words in {banks}, {conflict}, {count_noun(cycles, 'cycle')}"
 
 
-def _words(read: StagedRead) -> dict[int, set[int]]:
+def _words_of_banks(read: StagedRead) -> dict[int, set[int]]:
     (words,) = read.access.bank_words  # one group: a lane reads up to 4 bytes
     return words
 
 
-def _memory(name: str, reads: Sequence[StagedRead]) -> str:
+def _draw_memory(name: str, reads: Sequence[StagedRead]) -> str:
     """Shared memory, 32 words per line, above the queue of words at each bank."""
     lines = max(-(-r.rows * (r.row + r.padding) // (BANKS * BANK_BYTES)) for r in reads)
     floor = TOP + lines * HIGH + 8  # the queues hang from here
@@ -96,16 +96,16 @@ def _memory(name: str, reads: Sequence[StagedRead]) -> str:
     grid += [f"M{LEFT} {TOP + line * HIGH}h{BANKS * WIDE}" for line in range(lines + 1)]
     shapes.append(f'<path class="rule" d="{"".join(grid)}"/>')
     for step, read in enumerate(reads):
-        words, at = _words(read), belongs(step)
+        words, at = _words_of_banks(read), belongs(step)
         banks = {
             "alone": [bank for bank, asked in words.items() if len(asked) == 1],
             "queued": [bank for bank, asked in words.items() if len(asked) > 1],
         }
         if read.padding:
-            shapes.append(f'<path class="bk-pad" d="{_cells(_padding(read))}"{at}/>')
+            shapes.append(f'<path class="bk-pad" d="{_draw_cells(_padding_words(read))}"{at}/>')
         for kind, those in banks.items():
             if those:
-                cells = _cells(word for bank in those for word in words[bank])
+                cells = _draw_cells(word for bank in those for word in words[bank])
                 bars = (
                     f"M{LEFT + (bank + 0.5) * WIDE:g} {floor}v{len(words[bank]) * BAR:g}"
                     for bank in sorted(those)
@@ -122,7 +122,7 @@ def _memory(name: str, reads: Sequence[StagedRead]) -> str:
     return svg("bk", width, height, title, shapes)
 
 
-def _padding(read: StagedRead) -> list[int]:
+def _padding_words(read: StagedRead) -> list[int]:
     """The words that the tile's rows leave unused."""
     row, padding = read.row // BANK_BYTES, read.padding // BANK_BYTES
     return [
@@ -130,7 +130,7 @@ def _padding(read: StagedRead) -> list[int]:
     ]
 
 
-def _cells(words: Iterable[int]) -> str:
+def _draw_cells(words: Iterable[int]) -> str:
     """A stroke per word in memory; neighbours in a line share one."""
     runs: list[list[int]] = []
     for word in sorted(words):

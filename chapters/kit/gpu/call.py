@@ -31,11 +31,11 @@ def executable(func, target):
     """
     import tvm
 
-    from chapters.kit.gpu.launches import pipeline_of, target_of
+    from chapters.kit.gpu.launches import find_pipeline, target_of
 
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     with tvm.transform.PassContext(config=ASYNCHRONOUS):
-        return tvm.compile(mod, target=target_of(func, target), tir_pipeline=pipeline_of(mod))
+        return tvm.compile(mod, target=target_of(func, target), tir_pipeline=find_pipeline(mod))
 
 
 def choose_compiler() -> None:

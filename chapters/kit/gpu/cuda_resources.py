@@ -7,16 +7,15 @@ versions of the compiler, so do not rely on an exact one.
 from __future__ import annotations
 
 import base64
-import contextlib
 import ctypes
 import importlib.util
 import json
 import re
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from chapters.kit.kept_files import kept_file, made_folder, short_hash
+from chapters.kit.kept_files import keep_file, made_folder, short_hash
+from chapters.kit.machine import versions
 
 WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "nvidia-cuda-crt")
 # TVM's text takes these names from headers that NVRTC has under other names.
@@ -55,7 +54,7 @@ class CompileError(Exception):
     """NVIDIA's compiler refuses the text (the message is the compiler's), or it is not installed."""
 
 
-def _root() -> Path | None:
+def _find_toolkit() -> Path | None:
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         root = Path(folder) / "cu13"
@@ -66,27 +65,23 @@ def _root() -> Path | None:
 
 def missing() -> str:
     """Why no kernel can be compiled here; "" if one can."""
-    if _root() is None:
+    if _find_toolkit() is None:
         return f"compiling CUDA needs wheels {', '.join(WHEELS[:-1])} and {WHEELS[-1]}, on Linux"
     return ""
 
 
-def compiled(source: str, arch: str) -> tuple[bytes, str]:
-    """(the machine code, the compiler's report) of the CUDA C `source` for `arch`, such as "sm_90a".
-
-    Raises CompileError with the compiler's messages.
-    """
-    return _compiled(source, arch, "CUBIN")
-
-
-def ptx(source: str, arch: str) -> str:
+def compile_ptx(source: str, arch: str) -> str:
     """The PTX that the compiler makes of the CUDA C `source` for `arch`. Raises CompileError."""
-    return _compiled(source, arch, "PTX")[0].rstrip(b"\0").decode()
+    return compile_cuda(source, arch, "PTX")[0].rstrip(b"\0").decode()
 
 
-def _compiled(source: str, arch: str, what: str) -> tuple[bytes, str]:
-    """(the code, the compiler's report); what: "CUBIN" or "PTX". The same text is compiled once on this machine."""
-    root = _root()
+def compile_cuda(source: str, arch: str, what: str = "CUBIN") -> tuple[bytes, str]:
+    """(the code, the compiler's report) of the CUDA C `source` for `arch`, such as "sm_90a".
+
+    what: "CUBIN" for machine code, or "PTX". The same text is compiled once on this machine. Raises CompileError with
+    the compiler's messages.
+    """
+    root = _find_toolkit()
     if root is None:
         raise CompileError(missing())
     text = PREAMBLE + "\n".join(x for x in source.splitlines() if x.strip() != "#include <cuda.h>")
@@ -94,24 +89,16 @@ def _compiled(source: str, arch: str, what: str) -> tuple[bytes, str]:
         text = without
     options = [f"--gpu-architecture={arch}", "-default-device", "--device-int128"]
     options += ["--use_fast_math", "--ptxas-options=-v", *_SILENT]
-    key = short_hash(what, text, *options, *_versions())
+    key = short_hash(what, text, *options, repr(versions(*WHEELS)))
 
     def compile_it(path: Path) -> None:
         code, report = _run_compiler(root, text, options, what)
         kept = {"code": base64.b64encode(code).decode(), "report": report}
         path.write_text(json.dumps(kept), encoding="utf-8")
 
-    path = kept_file(made_folder("nvrtc") / f"{key}.json", compile_it)
+    path = keep_file(made_folder("nvrtc") / f"{key}.json", compile_it)
     kept = json.loads(path.read_text(encoding="utf-8"))
     return base64.b64decode(kept["code"]), kept["report"]
-
-
-def _versions() -> list[str]:
-    found = []
-    for wheel in WHEELS:
-        with contextlib.suppress(PackageNotFoundError):  # headers may come in another package
-            found.append(f"{wheel} {version(wheel)}")
-    return found
 
 
 def _run_compiler(root: Path, text: str, options: list[str], what: str) -> tuple[bytes, str]:
@@ -123,15 +110,15 @@ def _run_compiler(root: Path, text: str, options: list[str], what: str) -> tuple
     try:
         given = (ctypes.c_char_p * len(options))(*map(str.encode, options))
         failed = library.nvrtcCompileProgram(program, len(options), given)
-        report = _get(library, "ProgramLog", program).rstrip(b"\0").decode()
+        report = _read_output(library, "ProgramLog", program).rstrip(b"\0").decode()
         if failed:
             raise CompileError(report)
-        return _get(library, what, program), report
+        return _read_output(library, what, program), report
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _get(library, what: str, program: ctypes.c_void_p) -> bytes:
+def _read_output(library, what: str, program: ctypes.c_void_p) -> bytes:
     size = ctypes.c_size_t()
     getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
     data = ctypes.create_string_buffer(size.value)
@@ -150,7 +137,7 @@ _REPORTED = {
 
 def resources(source: str, arch: str) -> Resources:
     """What the one kernel in `source` uses on `arch`. Raises CompileError, also if the report has no registers."""
-    _, report = compiled(source, arch)
+    _, report = compile_cuda(source, arch)
     found = {name: re.search(pattern, report) for name, pattern in _REPORTED.items()}
     if not found["registers"]:
         raise CompileError(f"The compiler's report does not count registers: {report!r}")

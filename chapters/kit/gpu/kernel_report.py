@@ -14,22 +14,21 @@ from chapters.kit.gpu.cuda_resources import Resources, resources
 from chapters.kit.gpu.gpus import architecture
 from chapters.kit.gpu.launches import HostProgram, lowered
 from chapters.kit.gpu.limits import WARP
-from chapters.kit.gpu.targets import cuda
+from chapters.kit.gpu.targets import CUDA, cuda
 from chapters.kit.gpu.warp_access import accesses, bytes_moved, conflicts
 from chapters.kit.ir.tensor_ir import nodes
 
 
-def memory_table(kernels: Mapping[str, tirx.PrimFunc], arch: str = "sm_90a") -> Table:
+def memory_table(kernels: Mapping[str, tirx.PrimFunc]) -> Table:
     """For each kernel: bytes loaded of A and B, bytes of its widest load, barriers in its text, worst bank conflict."""
-    target = cuda(arch)
     rows = []
     for name, func in kernels.items():
-        program = HostProgram(func, target, ASYNCHRONOUS)
+        program = HostProgram(func, CUDA, ASYNCHRONOUS)
         text = "".join(kernel.source for kernel in program.kernels.values())
-        moved = bytes_moved(func, target)
-        found = [access for access in accesses(func, target) if access.buffer in ("A", "B")]
+        moved = bytes_moved(func, CUDA)
+        found = [access for access in accesses(func, CUDA) if access.buffer in ("A", "B")]
         wide = max(access.lanes * access.item_bytes for access in found)
-        ways = max(conflicts(func, target).values(), default=None)
+        ways = max(conflicts(func, CUDA).values(), default=None)
         loaded = moved["A"] + moved["B"]
         barriers = text.count("__syncthreads()")
         worst = "no shared memory" if ways is None else f"{ways}-way"
@@ -43,19 +42,15 @@ def used_by(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
     (kernel,) = HostProgram(func, cuda(arch), ASYNCHRONOUS).kernels.values()
     used = resources(kernel.source, arch)
     (device,) = lowered(func, cuda(arch))
-    shared_bytes = used.shared_bytes + dynamic_shared_bytes(device)
-    return replace(used, shared_bytes=shared_bytes), threads_of(device)
-
-
-def dynamic_shared_bytes(device: tirx.PrimFunc) -> int:
-    """The shared memory per block that a launch of a device function asks for; the compiler does not count it."""
-    return sum(map(bytes_of, buffers_in(device, "shared.dyn")))
+    # the compiler does not count what the launch asks for
+    dynamic_bytes = sum(map(bytes_of, buffers_in(device, "shared.dyn")))
+    return replace(used, shared_bytes=used.shared_bytes + dynamic_bytes), threads_of(device)
 
 
 def buffers_in(device: tirx.PrimFunc, *scopes: str) -> list[tirx.Buffer]:
     """The buffers in memory of these scopes that a device function allocates."""
-    made = [one.buffer for one in nodes(device.body, tirx.AllocBuffer)]
-    return [buffer for buffer in made if str(buffer.scope()) in scopes]
+    allocated = [one.buffer for one in nodes(device.body, tirx.AllocBuffer)]
+    return [buffer for buffer in allocated if str(buffer.scope()) in scopes]
 
 
 def bytes_of(buffer: tirx.Buffer) -> int:

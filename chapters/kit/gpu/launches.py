@@ -79,8 +79,8 @@ class HostProgram:
     ):
         # without this option the host code refuses arrays that are not on the GPU it was compiled for
         with tvm.transform.PassContext(config={"tirx.disable_assert": True, **(config or {})}):
-            host, device = _split(func, target)
-            self.kernels = {k.name: k for k in _kernels(device)}
+            host, device = _split_host_and_device(func, target)
+            self.kernels = {k.name: k for k in _build_kernels(device)}
             self._main = codegen_build(host, tvm.target.Target(QUICK_LLVM))["main"]
         # the compiled code looks a kernel up once, so each has one function for all runs
         self._calls = {name: self._call(name) for name in self.kernels}
@@ -90,13 +90,13 @@ class HostProgram:
 
         Returns what was launched. Raises LaunchError if the engine finds a kernel at fault.
         """
-        held = [_aligned(one) if isinstance(one, np.ndarray) else one for one in arguments]
+        held = [_copy_aligned(one) if isinstance(one, np.ndarray) else one for one in arguments]
         self._run = run = _Run(engine, {a.ctypes.data: a for a in held if not isinstance(a, int)})
         for name, call in self._calls.items():
             tvm_ffi.register_global_func(name, call, override=True)
         tvm_ffi.register_global_func("__tvm_set_device", lambda *_: None, override=True)
         try:
-            with tensor_maps.encoder():
+            with tensor_maps.replace_encoder():
                 self._main(*(a if isinstance(a, int) else tvm_ffi.from_dlpack(a) for a in held))
         except Exception:
             if not run.failed:
@@ -113,7 +113,7 @@ class HostProgram:
 
         def call(*values) -> int:
             run = self._run
-            launch = _launch(self.kernels[name], values, run.live)
+            launch = _read_launch(self.kernels[name], values, run.live)
             run.launches.append(launch)
             try:
                 run.engine(launch)
@@ -135,23 +135,23 @@ class _Run:
     failed: list[Exception] = field(default_factory=list)
 
 
-def _once_per_kernel(make: Callable) -> Callable:
+def _cache_per_kernel(make: Callable) -> Callable:
     """`make(func, target)`, called once for kernels that are equal down to their names, as many answers' are."""
 
     @lru_cache(maxsize=128)
-    def made(kernel: tvm_ffi.StructuralKey, _names: str, target: tvm.target.Target):
+    def cached(kernel: tvm_ffi.StructuralKey, _names: str, target: tvm.target.Target):
         return make(kernel.key, target)
 
-    return lambda func, target: made(tvm_ffi.StructuralKey(func), func.script(), target)
+    return lambda func, target: cached(tvm_ffi.StructuralKey(func), func.script(), target)
 
 
-host_program = _once_per_kernel(HostProgram)
+host_program = _cache_per_kernel(HostProgram)
 
 
-@_once_per_kernel
+@_cache_per_kernel
 def lowered(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tuple[tvm.tirx.PrimFunc, ...]:
     """The device functions that `func` becomes on `target`, as TVM writes them out as source text."""
-    _, device = _split(func, target)
+    _, device = _split_host_and_device(func, target)
     return tuple(kernel for part in device.values() for kernel in part.functions.values())
 
 
@@ -171,29 +171,29 @@ def target_of(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.target.
     return tvm.target.Target({"kind": "cuda", "arch": str(wanted)})
 
 
-def pipeline_of(mod: tvm.IRModule) -> str:
+def find_pipeline(mod: tvm.IRModule) -> str:
     """The name of TVM's pipeline that lowers `mod`: the attribute PIPELINE of its function, else "s_tir"."""
     attrs = (func.attrs for func in mod.functions.values())
-    return next((str(own[PIPELINE]) for own in attrs if PIPELINE in own), "s_tir")
+    return next((str(one[PIPELINE]) for one in attrs if PIPELINE in one), "s_tir")
 
 
-def _split(func: tvm.tirx.PrimFunc, target: tvm.target.Target):
+def _split_host_and_device(func: tvm.tirx.PrimFunc, target: tvm.target.Target):
     """(host module, {target: device module}) of `func`, as tvm.compile makes them."""
     target = target_of(func, target)
     target = tvm.target.Target(target, host="llvm") if target.host is None else target
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     mod = tvm.tirx.transform.BindTarget(target)(mod)
-    pipeline, host_passes, device_passes = tvm.tirx.get_tir_pipeline(pipeline_of(mod))
+    pipeline, host_passes, device_passes = tvm.tirx.get_tir_pipeline(find_pipeline(mod))
     host, device = split_host_device_mods(pipeline(mod))
     return host_passes()(host), {t: device_passes()(m) for t, m in device.items()}
 
 
-def _kernels(device: dict) -> list[Kernel]:
+def _build_kernels(device: dict) -> list[Kernel]:
     return [
         Kernel(
             name=str(func.attrs["global_symbol"]),
             source=codegen_build(tvm.IRModule({gvar: func}), target).inspect_source(),
-            dtypes=tuple(_dtype(p.ty) for p in func.params),
+            dtypes=tuple(_parameter_dtype(p.ty) for p in func.params),
             names=tuple(p.name for p in func.params),
             tags=tuple(map(str, func.attrs["tirx.kernel_launch_params"])),
         )
@@ -202,13 +202,13 @@ def _kernels(device: dict) -> list[Kernel]:
     ]
 
 
-def _dtype(ty: tvm.ir.Type) -> str:
+def _parameter_dtype(ty: tvm.ir.Type) -> str:
     if not isinstance(ty, tvm.ir.PointerType):
         return str(ty.dtype)
     return TENSOR_MAP if isinstance(ty.element_type, tvm.tirx.TensorMapType) else "handle"
 
 
-def _aligned(array: np.ndarray) -> np.ndarray:
+def _copy_aligned(array: np.ndarray) -> np.ndarray:
     """A copy of `array` at an address that compiled code can rely on."""
     dtype = np.dtype(_CARRIER.get(str(array.dtype), array.dtype))
     copy = aligned_bytes(array.nbytes).view(dtype).reshape(array.shape)
@@ -216,7 +216,7 @@ def _aligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def _launch(kernel: Kernel, values: tuple, live: dict[int, np.ndarray]) -> Launch:
+def _read_launch(kernel: Kernel, values: tuple, live: dict[int, np.ndarray]) -> Launch:
     count = len(kernel.dtypes)
     sizes = dict(zip(kernel.tags, map(int, values[count:]), strict=False))
     grid, block = (
@@ -227,7 +227,7 @@ def _launch(kernel: Kernel, values: tuple, live: dict[int, np.ndarray]) -> Launc
         if dtype == "handle":
             value = live[_address(value)]
         elif dtype == TENSOR_MAP:
-            value = tensor_maps.copied(_address(value))
+            value = tensor_maps.copy_map(_address(value))
         arguments.append(value)
     shared_bytes = sizes.get("tirx.use_dyn_shared_memory", 0)
     return Launch(kernel, grid, block, tuple(arguments), shared_bytes)

@@ -13,15 +13,14 @@ import math
 from tvm import tirx
 from tvm.script import tirx as T
 
+from chapters.kit.gpu.layer_with_epilogue import LinearLayer
 from chapters.kit.gpu.limits import WARP
-from chapters.kit.gpu.linear_layer import LinearLayer
 from chapters.kit.ir.parse_alone import parse_alone
 
 PIECE = 8  # elements of 2 bytes in 16 bytes
 WARPS, COLUMNS = 4, 4  # warps of a block, columns of a warp
 BUCKETS = (2, 4, 8)  # rows of a block; with 8, each of a warp's 32 lanes finishes one result
 ALL = T.uint32(2**32 - 1)  # lanes take part in a shuffle
-LARGEST = 2**31  # elements of an array: indices have 32 bits
 
 
 def _load(operand, index, piece, register, to):
@@ -47,7 +46,7 @@ def _add_products(layer, A, sums, a, b, first_row, first_column, lane):
 
 
 @T.inline
-def _add_lanes(sums, own, lane):
+def _add_lanes(sums, lane_sum, lane):
     """Add up the lanes' sums; lane l keeps the one of row l // COLUMNS and column l % COLUMNS."""
     for r in T.unroll(sums.shape[0]):
         for c in T.unroll(COLUMNS):
@@ -55,7 +54,7 @@ def _add_lanes(sums, own, lane):
                 other = T.meta_var(T.shift_right(T.int32(WARP // 2), step))
                 sums[r, c] += T.tvm_warp_shuffle_xor(ALL, sums[r, c], other, WARP, WARP)
             if lane == r * COLUMNS + c:
-                own[0] = sums[r, c]
+                lane_sum[0] = sums[r, c]
 
 
 def _store(layer, D, total, row, column):
@@ -78,9 +77,7 @@ def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
         raise ValueError(
             f"k is {k}, and a lane loads {PIECE} elements at a time: use another kernel, or pad x and the weight."
         )
-    known = m if isinstance(m, int) else 1
-    if max(known * k, n * k, known * n) >= LARGEST:
-        raise ValueError(f"{m} × {n} × {k} has an array of 2**31 elements or more; split its rows.")
+    layer.check_indices()
 
     @T.prim_func(check_well_formed=False)
     def main():
@@ -92,7 +89,7 @@ def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
         a = T.alloc_buffer((PIECE,), layer.dtype, scope="local")
         b = T.alloc_buffer((COLUMNS, PIECE), layer.dtype, scope="local")
         sums = T.alloc_buffer((bucket, COLUMNS), "float32", scope="local")
-        own = T.alloc_buffer((1,), "float32", scope="local")
+        lane_sum = T.alloc_buffer((1,), "float32", scope="local")
         lane: T.let = thread % WARP
         first_row: T.let = rows_before * bucket
         first_column: T.let = (block * WARPS + thread // WARP) * COLUMNS
@@ -102,8 +99,8 @@ def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
         _add_products(layer, A, sums, a, b, first_row, first_column, lane)
         row: T.let = first_row + lane // COLUMNS
         column: T.let = first_column + lane % COLUMNS
-        _add_lanes(sums, own, lane)
+        _add_lanes(sums, lane_sum, lane)
         if (lane < bucket * COLUMNS) & (row < m) & (column < n):
-            _store(layer, D, own[0], row, column)
+            _store(layer, D, lane_sum[0], row, column)
 
     return main.body

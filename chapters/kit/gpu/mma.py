@@ -12,7 +12,7 @@ We choose which column of the layer is "column c" of the j-th such product. Four
     column c of product j  is  column 8 (c // 2) + 2 j + c % 2  of the 32,
 
 so that lane l holds columns 8t to 8t + 7: eight biases are two loads, eight results are one store of 16 bytes. To get
-this order, the rows of w are permuted while they are copied to shared memory (`dealt`), which costs nothing.
+this order, the rows of w are permuted while they are copied to shared memory (`permute_row`), which costs nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script import tirx as T
 
+from chapters.kit.gpu.layer_with_epilogue import LinearLayer, identity, linear_layer
 from chapters.kit.gpu.limits import ITEM_BYTES, WARP
-from chapters.kit.gpu.linear_layer import LinearLayer, linear_layer, unchanged
 from chapters.kit.ir.parse_alone import parse_alone
 
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
@@ -35,7 +35,6 @@ PIECE = 8  # elements of 2 bytes in the 16 bytes that ldmatrix and cp.async take
 FULL = 128  # blocks that keep a GPU busy: data-centre GPUs have 108 to 148 multiprocessors
 # Of a block, at most, on sm_80; consumer GPUs have 99 KiB, later data-centre GPUs more.
 SHARED_BYTES = 163 * 1024
-LARGEST = 2**31  # elements of an array: indices have 32 bits
 COPY, LDMATRIX = "cp.async.cg.shared.global", "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
 
 
@@ -123,7 +122,7 @@ def tile_for(m: int, n: int, k: int, shared_bytes: int = SHARED_BYTES) -> MmaTil
     return (busy or possible[-1:])[0]
 
 
-def dealt(row: Expr) -> Expr:
+def permute_row(row: Expr) -> Expr:
     """Which row of the block's part of w is copied to row `row`; of each 32, row 8 j + c is column c of product j."""
     return row // 32 * 32 + row % 8 // 2 * 8 + row // 8 % 4 * 2 + row % 2
 
@@ -143,7 +142,7 @@ def mma_matmul(
     dtype: str,
     out_dtype: str = "float32",
     tile: MmaTile | None = None,
-    after: Callable[[Expr], Expr] = unchanged,
+    after: Callable[[Expr], Expr] = identity,
 ) -> tirx.PrimFunc:
     """D = A @ B.T + C for A (m, k) and B (n, k) of `dtype`, C (n,) float32 and D (m, n) of `out_dtype`.
 
@@ -177,16 +176,14 @@ def mma_body(layer: LinearLayer, tile: MmaTile) -> tirx.Stmt:
             f"A layer of {m} × {n} × {k} is not whole in tiles of {tile.block_n} columns and {tile.block_k} steps; "
             "n and k must be multiples of the tile's, m may be any positive number."
         )
-    known = m if isinstance(m, int) else 1
-    if max(known * k, n * k, known * n) >= LARGEST:
-        raise ValueError(f"{m} × {n} × {k} has an array of 2**31 elements or more; split its rows.")
-    return _kernel(_Tiled(layer, tile)).body
+    layer.check_indices()
+    return _kernel(_TiledLayer(layer, tile)).body
 
 
 # --- the kernel, step by step ---------------------------------------------------------------------
 
 
-class _Tiled(NamedTuple):
+class _TiledLayer(NamedTuple):
     """A layer, its tile, and how the steps of the kernel reach into its operands."""
 
     layer: LinearLayer
@@ -260,10 +257,6 @@ class _Thread(NamedTuple):
         """The first of the eight columns of a group of four products that the lane holds."""
         return self.first_column + self.warp_column + group * 32 + self.lane % 4 * 8
 
-    def row_of_w(self, row):
-        """The row of w that is copied to row `row` of the block's part of shared memory."""
-        return self.first_column + dealt(row)
-
 
 @T.inline
 def _start_copies(work, A, As, Bs, at, slot, step):
@@ -275,7 +268,8 @@ def _start_copies(work, A, As, Bs, at, slot, step):
         work.start_copy(As, slot, to, A, row, step, at.copy_piece)
     for i in T.unroll(work.tile.block_n // work.tile.copied_rows):
         to = T.meta_var(i * work.tile.copied_rows + at.copy_row)
-        work.start_copy(Bs, slot, to, work.layer.w, at.row_of_w(to), step, at.copy_piece)
+        row = T.meta_var(at.first_column + permute_row(to))
+        work.start_copy(Bs, slot, to, work.layer.w, row, step, at.copy_piece)
 
 
 @T.inline
@@ -358,23 +352,23 @@ def _multiply_all_steps(work, A, As, Bs, a, b, sums, at):
 
 
 @parse_alone
-def _kernel(work: _Tiled) -> tirx.PrimFunc:
+def _kernel(work: _TiledLayer) -> tirx.PrimFunc:
     """A function without parameters: its body uses the layer's buffers."""
-    (m, n, k, dtype), tile = work.layer.sizes, work.tile
+    layer, tile = work
     block_m, block_n, block_k, stages = tile.block_m, tile.block_n, tile.block_k, tile.stages
     warps_m, pieces, (tiles_m, groups_n) = block_m // tile.warp_m, tile.pieces, tile.fragments
-    blocks_m, blocks_n = (m + block_m - 1) // block_m, n // block_n
+    blocks_m, blocks_n = (layer.rows + block_m - 1) // block_m, layer.n // block_n
     # blocks along m that follow one another and so share rows of w
     side = math.gcd(blocks_m, 8) if isinstance(blocks_m, int) else blocks_m
     a_size, b_size = stages * block_m * block_k, stages * block_n * block_k
-    shared = {"dtype": dtype, "scope": "shared.dyn"}
+    shared = {"dtype": layer.dtype, "scope": "shared.dyn"}
 
     @T.prim_func(check_well_formed=False)
     def main():
         block = T.launch_thread("blockIdx.x", blocks_m * blocks_n)
         thread = T.launch_thread("threadIdx.x", tile.threads)
-        A = work.layer.matrix(work.layer.x)
-        D = work.layer.matrix(work.layer.out)
+        A = layer.matrix(layer.x)
+        D = layer.matrix(layer.out)
         views = T.meta_var(work.views())
         # one array, divided by hand: TVM would shorten two arrays to the elements whose indices it sees
         pool = T.alloc_buffer((a_size + b_size,), **shared)
@@ -384,7 +378,7 @@ def _kernel(work: _Tiled) -> tirx.PrimFunc:
         b = T.alloc_buffer((2, groups_n, 4, 2), "uint32", scope="local")
         bias = T.alloc_buffer((groups_n, 8), "float32", scope="local")
         sums = T.alloc_buffer((tiles_m, groups_n, 2, 8), "float32", scope="local")
-        out = T.alloc_buffer((8,), work.layer.out_dtype, scope="local")
+        out = T.alloc_buffer((8,), layer.out_dtype, scope="local")
         held = T.meta_var([T.alloc_buffer((8,), kind, scope="local") for kind in work.kinds])
 
         lane: T.let = thread % 32
@@ -399,7 +393,7 @@ def _kernel(work: _Tiled) -> tirx.PrimFunc:
         )
 
         for step in T.unroll(stages - 1):
-            if step < k // block_k:
+            if step < layer.k // block_k:
                 _start_copies(work, A, As, Bs, at, step, step)
             T.ptx["cp.async.commit_group"]()
         _start_from_bias(work, sums, bias, at)  # while the first copies are in flight

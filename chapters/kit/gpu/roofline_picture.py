@@ -21,7 +21,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 420, 256, 44, 36, 18  # pixels
 INTENSITIES, RATES = (
     (0.5, 4096.0),
     (1e11, 4e15),
-)  # the ends of the axes: operations per byte, operations per second
+)  # ends of the axes: operations per byte, per second
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Bound:
     by_memory: bool
 
 
-def bound(operations: int, moved: int, board: Board) -> Bound:
+def compute_bound(operations: int, moved: int, board: Board) -> Bound:
     """The roofline: no layer takes less time than its bytes, or its operations, at the board's rates."""
     loading, computing = moved / board.bandwidth, operations / board.tensor
     seconds, by_memory = max(loading, computing), loading >= computing
@@ -43,33 +43,33 @@ def bound(operations: int, moved: int, board: Board) -> Bound:
     return Bound(operations / moved, seconds, rate, board.tensor, by_memory)
 
 
-def roofline_picture(layers: Mapping[int, tuple[int, int]], start: int = 0) -> Stepper:
-    """The picture: a panel per board. layers: rows -> (operations, bytes moved); start: which it opens at."""
+def roofline_picture(layers: Mapping[int, tuple[int, int]]) -> Stepper:
+    """The picture: a panel per board. layers: rows -> (operations, bytes moved)."""
     panels = []
     for name in SHOWN:
         board = BOARDS[name]
-        bounds = [bound(*work, board) for work in layers.values()]
-        panels.append(_panel(board, list(layers), bounds))
+        bounds = [compute_bound(*work, board) for work in layers.values()]
+        panels.append(_make_panel(board, list(layers), bounds))
     dials = {"Rows of x": list(map(str, layers))}
     caption = (
         "Computed from sizes and data sheets; no GPU was measured. No kernel can be above the lines. Small points: the "
         "other numbers of rows."
     )
     title = f"The roofline of a GPU, and a linear layer of {min(layers)} to {max(layers)} rows"
-    return Stepper(title, panels, "roofline", start, "GPU", caption, dials)
+    return Stepper(title, panels, "roofline", asks="GPU", caption=caption, dials=dials)
 
 
-def _panel(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> Panel:
-    says = [_told(one) for one in bounds]
+def _make_panel(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> Panel:
+    says = [_describe_bound(one) for one in bounds]
     peak = f"{board.tensor / 1e12:.3g} · 10¹² float16 operations per second"
     source = (
         f'<p class="stepper-caption">Ceilings: {si(board.bandwidth, "B/s")} and {peak} '
         f"({html.escape(board.source)})</p>"
     )
-    return Panel(board.name, says, _plot(board, rows, bounds) + source)
+    return Panel(board.name, says, _draw_plot(board, rows, bounds) + source)
 
 
-def _told(one: Bound) -> str:
+def _describe_bound(one: Bound) -> str:
     return (
         f"{one.intensity:,.1f} operations per byte; at most {one.rate / 1e12:.3g} · 10¹² per second, "
         f"{100 * one.rate / one.peak:.3g} % of the peak; at least {si(one.seconds, 's')}. "
@@ -78,20 +78,20 @@ def _told(one: Bound) -> str:
 
 
 def _x(intensity: float) -> float:
-    return round(LEFT + _share(intensity, INTENSITIES) * (WIDTH - LEFT - 18), 1)
+    return round(LEFT + _position_on_axis(intensity, INTENSITIES) * (WIDTH - LEFT - 18), 1)
 
 
 def _y(rate: float) -> float:
-    return round(HEIGHT - BOTTOM - _share(rate, RATES) * (HEIGHT - BOTTOM - TOP), 1)
+    return round(HEIGHT - BOTTOM - _position_on_axis(rate, RATES) * (HEIGHT - BOTTOM - TOP), 1)
 
 
-def _share(value: float, ends: tuple[float, float]) -> float:
+def _position_on_axis(value: float, ends: tuple[float, float]) -> float:
     """Where a value is on a logarithmic axis, 0 to 1."""
     low, high = map(math.log, ends)
     return (math.log(value) - low) / (high - low)
 
 
-def _plot(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> str:
+def _draw_plot(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> str:
     floor, right = HEIGHT - BOTTOM, _x(INTENSITIES[1])
     shapes = [label(LEFT - 36, TOP - 4, "operations per second", "start")]
     for power in range(12, 16):

@@ -24,7 +24,7 @@ MOST = 5  # dimensions
 _PACKED = struct.Struct("<Q5Q4Q5IIII")
 
 
-def packed(
+def pack_map(
     dtype: str, base: int, size: list[int], pitches: list[int], box: list[int], swizzle: int
 ):
     """The bytes of a map of rank 2 to MOST. Raises ValueError where CUDA's driver would refuse.
@@ -65,12 +65,12 @@ def _encode(to, dtype, rank, base, *numbers) -> None:
         raise ValueError(f"A tensor map has steps {steps}; only steps of 1 are supported here.")
     if to.value % 64:
         raise ValueError(f"A tensor map is stored at {to.value}, which is not a multiple of 64.")
-    data = packed(str(dtype), base.value, size, pitches, box, swizzle)
+    data = pack_map(str(dtype), base.value, size, pitches, box, swizzle)
     ctypes.memmove(to.value, data, BYTES)
 
 
 @contextlib.contextmanager
-def encoder() -> Iterator[None]:
+def replace_encoder() -> Iterator[None]:
     """While entered, host code that encodes tensor maps calls `_encode`; afterwards CUDA's encoder again, if any."""
     real = tvm_ffi.get_global_func(NAME, allow_missing=True)
     tvm_ffi.register_global_func(NAME, _encode, override=True)
@@ -81,6 +81,6 @@ def encoder() -> Iterator[None]:
             tvm_ffi.register_global_func(NAME, real, override=True)
 
 
-def copied(address: int) -> np.ndarray:
+def copy_map(address: int) -> np.ndarray:
     """A copy of the 128 bytes of the map at `address`, which is on the host code's stack."""
     return np.frombuffer(ctypes.string_at(address, BYTES), "uint8").copy()

@@ -93,7 +93,7 @@ def accesses(func: tirx.PrimFunc, target: tvm.target.Target) -> list[Access]:
     """
     found: list[Access] = []
     for kernel in lowered(func, target):
-        _Walk(kernel, found).visit(kernel.body, 1)
+        _AccessVisitor(kernel, found).visit(kernel.body, 1)
     return found
 
 
@@ -116,7 +116,7 @@ def bytes_moved(func: tirx.PrimFunc, target: tvm.target.Target) -> dict[str, int
     return dict(moved)
 
 
-class _Walk:
+class _AccessVisitor:
     """Walks one kernel's statements. threads: axis -> (variable, extent). values: of loop and bound variables."""
 
     def __init__(self, kernel: tirx.PrimFunc, found: list[Access]):
@@ -143,25 +143,25 @@ class _Walk:
             if isinstance(node, tirx.Bind):
                 self.values[node.var] = node.value
             if isinstance(node, tirx.BufferStore):
-                self.note(node.buffer, node.indices, True, times)
+                self.record(node.buffer, node.indices, True, times)
             if isinstance(node, tirx.Evaluate) and _op_name(node.value).startswith("tirx.ptx."):
-                self.assembly(node.value, times)
+                self.visit_assembly(node.value, times)
             elif hasattr(node, "body"):
                 self.visit(node.body, times)
             else:
                 for load in nodes(node, tvm.ir.TensorLoad):
-                    self.note(load.source, load.indices, False, times)
+                    self.record(load.source, load.indices, False, times)
 
-    def assembly(self, call, times: int) -> None:
+    def visit_assembly(self, call, times: int) -> None:
         """Note the accesses of a PTX instruction: 16 bytes at each address, or as many as a copy copies."""
         copies = _op_name(call).startswith("tirx.ptx.cp_async_c")
         wide = int(call.args[2]) if copies and len(call.args) > 3 else 16
         for position, argument in enumerate(call.args):
-            for load in _pointed_at(argument):
+            for load in _find_addressed_loads(argument):
                 lanes = wide // _item_bytes(load.source)
-                self.note(load.source, load.indices, copies and position == 0, times, lanes)
+                self.record(load.source, load.indices, copies and position == 0, times, lanes)
 
-    def note(self, buffer, indices, writes: bool, times: int, lanes: int | None = None) -> None:
+    def record(self, buffer, indices, writes: bool, times: int, lanes: int | None = None) -> None:
         """Keep one access, if it is of shared or global memory. lanes: by default those of the index."""
         scope = (str(buffer.scope()) or "global").removesuffix(".dyn")
         if scope not in ("shared", "global") or len(indices) != 1:
@@ -169,11 +169,11 @@ class _Walk:
         (index,) = indices
         lanes = lanes or (int(index.lanes) if isinstance(index, tirx.Ramp) else 1)
         start = index.base if isinstance(index, tirx.Ramp) else index
-        first = tuple(self.value(start, thread) for thread in self.first_warp())
+        first = tuple(self.evaluate(start, thread) for thread in self.list_first_warp())
         name, item_bytes = str(buffer.name), _item_bytes(buffer)
         self.found.append(Access(name, scope, writes, lanes, item_bytes, times, first))
 
-    def first_warp(self) -> list[dict[tirx.Var, int]]:
+    def list_first_warp(self) -> list[dict[tirx.Var, int]]:
         """The thread indices of the first 32 threads of the first block; threadIdx.x runs fastest."""
         warp = []
         for number in range(WARP):
@@ -187,25 +187,25 @@ class _Walk:
                 warp.append(indices)
         return warp
 
-    def value(self, index, thread: dict[tirx.Var, int]) -> int:
+    def evaluate(self, index, thread: dict[tirx.Var, int]) -> int:
         """The integer expression `index` for one thread of block 0."""
         if isinstance(index, tirx.IntImm):
             return int(index)
         if isinstance(index, tvm.ir.Var):
             if index in self.values:
-                return self.value(self.values[index], thread)
+                return self.evaluate(self.values[index], thread)
             return thread.get(index, 0)  # 0: the index of a block
         apply = _OPERATORS.get(type(index))
         if apply is None:
             raise ValueError(f"The index {index} is not made of the operators known here.")
-        return apply(self.value(index.a, thread), self.value(index.b, thread))
+        return apply(self.evaluate(index.a, thread), self.evaluate(index.b, thread))
 
 
 def _item_bytes(buffer) -> int:
     return tvm.DataType(str(buffer.dtype)).itemsize
 
 
-def _pointed_at(expr) -> list:
+def _find_addressed_loads(expr) -> list:
     """The loads whose addresses `expr` takes."""
     calls = nodes(expr, tvm.ir.Call)
     return [call.args[0] for call in calls if _op_name(call) == "tirx.address_of"]

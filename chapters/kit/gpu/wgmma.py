@@ -32,9 +32,9 @@ from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.gpu.launches import ARCHITECTURE, PIPELINE
+from chapters.kit.gpu.layer_with_epilogue import LARGEST, identity
 from chapters.kit.gpu.limits import ITEM_BYTES, WARP
-from chapters.kit.gpu.linear_layer import unchanged
-from chapters.kit.gpu.mma import LARGEST, PTX_TYPES
+from chapters.kit.gpu.mma import PTX_TYPES
 from chapters.kit.gpu.wgmma_tile import (
     BARRIER_BYTES,
     BLOCK_K,
@@ -102,7 +102,7 @@ def wgmma_matmul(
     out_dtype: str = "float32",
     tile: WgmmaTile | None = None,
     multiprocessors: int = MULTIPROCESSORS,
-    after: Callable[[Expr], Expr] = unchanged,
+    after: Callable[[Expr], Expr] = identity,
 ) -> tirx.PrimFunc:
     """D = A @ B.T + C for A (m, k), B (n, k) of `dtype`, C (n,) float32, D (m, n) of `out_dtype`; sums in float32.
 
@@ -129,7 +129,7 @@ class _WgmmaLayer(NamedTuple):
     out_dtype: str
     tile: WgmmaTile
     multiprocessors: int
-    after: Callable[[Expr], Expr] = unchanged
+    after: Callable[[Expr], Expr] = identity
 
     @property
     def dealt(self) -> bool:
@@ -208,7 +208,7 @@ class _Shared(NamedTuple):
     empty: tirx.Buffer
 
 
-def _tensor_map(layer: _WgmmaLayer, array, tensor_map, heights, pitches, boxes):
+def _encode_tensor_map(layer: _WgmmaLayer, array, tensor_map, heights, pitches, boxes):
     """Encode a tensor map in host code. Its rows of k elements are counted in dimensions, innermost first.
 
     heights, boxes: rows in each dimension, and of a copy. pitches: how many rows of the array a step in each takes.
@@ -225,17 +225,13 @@ def _tensor_map(layer: _WgmmaLayer, array, tensor_map, heights, pitches, boxes):
     )
 
 
-def _map_of_a(layer: _WgmmaLayer, A, tensor_map):
-    return _tensor_map(layer, A, tensor_map, [layer.m], [1], [layer.tile.block_m])
-
-
-def _map_of_b(layer: _WgmmaLayer, B, tensor_map):
+def _encode_map_of_b(layer: _WgmmaLayer, B, tensor_map):
     n, block_n = layer.n, layer.tile.block_n
     if not layer.dealt:
-        return _tensor_map(layer, B, tensor_map, [n], [1], [block_n])
+        return _encode_tensor_map(layer, B, tensor_map, [n], [1], [block_n])
     # two neighbours, four lanes, four pairs of a lane, and groups
     dealt = [2, 4, 4]
-    return _tensor_map(
+    return _encode_tensor_map(
         layer, B, tensor_map, [*dealt, n // DEALT], [1, 8, 2, DEALT], [*dealt, block_n // DEALT]
     )
 
@@ -293,18 +289,18 @@ def _produce(layer, shared, a_map, b_map, block):
 
 
 @T.inline
-def _hold(layer, own):
+def _hold(layer, totals):
     for i in T.unroll(layer.sums):
-        T.cuda.func_call("hold_register", own[i], source_code=HOLD)
+        T.cuda.func_call("hold_register", totals[i], source_code=HOLD)
 
 
-def _sum(layer, group, half, e):
+def _sum_index(layer, group, half, e):
     """Which of a thread's sums is the e-th of its neighbours in a group of columns; half: 8 rows below."""
     return (group * layer.neighbours // 2 + e // 2) * 4 + half * 2 + e % 2
 
 
 @T.inline
-def _start_from_bias(layer, own, piece, C, column):
+def _start_from_bias(layer, totals, piece, C, column):
     """Set the sums of a thread, as many neighbours at a time as it holds, and those 8 rows below."""
     neighbours, group = T.meta_var(layer.neighbours), T.meta_var(layer.group)
     wide = T.meta_var(min(neighbours, WIDE))
@@ -321,32 +317,32 @@ def _start_from_bias(layer, own, piece, C, column):
             for e in T.unroll(neighbours):
                 piece[e] = T.float32(0)
         for half, e in T.grid(2, neighbours):
-            own[_sum(layer, g, half, e)] = piece[e]
-    _hold(layer, own)
+            totals[_sum_index(layer, g, half, e)] = piece[e]
+    _hold(layer, totals)
 
 
-def _part(layer: _WgmmaLayer, desc, operand: int, s, p):
+def _describe_part(layer: _WgmmaLayer, desc, operand: int, s, p):
     """The descriptor of part `p`, STEP columns, of an operand (0 for A, 1 for B) in stage `s`."""
     stage = layer.operand_bytes[operand] // UNIT
     return desc[operand] + T.cast(s * stage + p * ALONG_K, "uint64")
 
 
 @T.inline
-def _multiply_stage(layer, own, desc, s):
+def _multiply_stage(layer, totals, desc, s):
     """Add the products of one stage. scale-d is True for the first product too, which keeps the biases in the sums."""
     name = T.meta_var(PTX_TYPES[layer.dtype])
     T.ptx.wgmma.fence.sync.aligned()
     for p in T.unroll(BLOCK_K // STEP):
         T.ptx[f"wgmma.mma_async.sync.aligned.m64n{layer.tile.block_n}k16.f32.{name}.{name}"](
-            *[own[i] for i in range(layer.sums)],
-            *[_part(layer, desc, operand, s, p) for operand in (0, 1)],
+            *[totals[i] for i in range(layer.sums)],
+            *[_describe_part(layer, desc, operand, s, p) for operand in (0, 1)],
             *(True, 1, 1, 0, 0),
         )
     T.ptx.wgmma.commit_group.sync.aligned()
 
 
 @T.inline
-def _multiply_tile(layer, own, desc, shared, turn, lane):
+def _multiply_tile(layer, totals, desc, shared, turn, lane):
     """All steps of a tile: the products of one step run while those of the next are issued."""
     stages = T.meta_var(layer.tile.stages)
     k_blocks = T.meta_var(layer.k_blocks)
@@ -354,7 +350,7 @@ def _multiply_tile(layer, own, desc, shared, turn, lane):
         step = T.meta_var(turn * k_blocks + kb)
         s = T.meta_var(step % stages)
         T.cuda.mbarrier_wait(T.address_of(shared.full[s]), step // stages % 2)
-        _multiply_stage(layer, own, desc, s)
+        _multiply_stage(layer, totals, desc, s)
         # wait until the products of the previous step are done; those of this step run on
         T.ptx.wgmma.wait_group.sync.aligned(1)
         _arrive(shared.empty[(step + stages - 1) % stages], pred=lane == 0 and kb > 0)
@@ -363,7 +359,7 @@ def _multiply_tile(layer, own, desc, shared, turn, lane):
 
 
 @T.inline
-def _store(layer, own, rounded, D, row, column):
+def _store(layer, totals, rounded, D, row, column):
     """Finish and round a thread's sums, and store those inside D, up to 16 bytes at a time."""
     neighbours, group = T.meta_var(layer.neighbours), T.meta_var(layer.group)
     wide = T.meta_var(min(neighbours, 16 // ITEM_BYTES[layer.out_dtype]))
@@ -372,7 +368,7 @@ def _store(layer, own, rounded, D, row, column):
             for g in T.unroll(layer.tile.block_n // group):
                 if layer.inside(column + g * group):
                     for e in T.unroll(neighbours):
-                        rounded[e] = layer.finish(own[_sum(layer, g, half, e)])
+                        rounded[e] = layer.finish(totals[_sum_index(layer, g, half, e)])
                     for part in T.unroll(neighbours // wide):
                         for v in T.vectorized(wide):
                             at = T.meta_var(part * wide + v)
@@ -388,7 +384,7 @@ def _describe(desc, number, first):
 
 
 @T.inline
-def _consume(layer, own, piece, rounded, desc, shared, C, D, block, thread):
+def _consume(layer, totals, piece, rounded, desc, shared, C, D, block, thread):
     """A consumer: for every tile, start its sums from the biases, add all products, store."""
     lane = T.meta_var(thread % WARP)
     _describe(desc, 0, shared.a_ring[0, thread // WARPGROUP * ROWS, 0])
@@ -397,10 +393,10 @@ def _consume(layer, own, piece, rounded, desc, shared, C, D, block, thread):
         corner = T.meta_var(layer.corner(block, turn))
         row = T.meta_var(corner[0] + thread // WARP * 16 + lane // 4)
         column = T.meta_var(corner[1] + lane % 4 * layer.neighbours)
-        _start_from_bias(layer, own, piece, C, column)
-        _multiply_tile(layer, own, desc, shared, turn, lane)
-        _hold(layer, own)
-        _store(layer, own, rounded, D, row, column)
+        _start_from_bias(layer, totals, piece, C, column)
+        _multiply_tile(layer, totals, desc, shared, turn, lane)
+        _hold(layer, totals)
+        _store(layer, totals, rounded, D, row, column)
 
 
 @parse_alone
@@ -421,9 +417,9 @@ def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         T.func_attr({PIPELINE: "tirx", ARCHITECTURE: ARCH})
         a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.evaluate(_map_of_a(layer, A, a_map))
+        T.evaluate(_encode_tensor_map(layer, A, a_map, [m], [1], [tile.block_m]))
         b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.evaluate(_map_of_b(layer, B, b_map))
+        T.evaluate(_encode_map_of_b(layer, B, b_map))
 
         T.device_entry()
         block = T.cta_id([layer.blocks])
@@ -436,7 +432,7 @@ def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
         full = T.decl_buffer((stages,), "uint64", byte_offset=full_at, **part)
         empty = T.decl_buffer((stages,), "uint64", byte_offset=empty_at, **part)
         shared = T.meta_var(_Shared(a_ring, b_ring, full, empty))
-        own = T.alloc_buffer((layer.sums,), "float32", scope="local")
+        totals = T.alloc_buffer((layer.sums,), "float32", scope="local")
         desc = T.alloc_buffer((2,), "uint64", scope="local")
         piece = T.alloc_buffer((layer.neighbours,), "float32", scope="local")
         rounded = T.alloc_buffer((layer.neighbours,), out_dtype, scope="local")
@@ -446,6 +442,6 @@ def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
             if thread == layer.consuming:
                 _produce(layer, shared, a_map, b_map, block)
         else:
-            _consume(layer, own, piece, rounded, desc, shared, C, D, block, thread)
+            _consume(layer, totals, piece, rounded, desc, shared, C, D, block, thread)
 
     return main

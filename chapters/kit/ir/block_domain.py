@@ -41,10 +41,10 @@ def fills(values: Sequence, ranges: dict[Var, Range], domains: Sequence[Range], 
     where: a predicate that cuts off some points of `ranges`.
     """
     found = detect_iter_map(values, ranges, where, "bijective").indices
-    return len(found) == len(domains) and all(map(_covers, found, domains))
+    return len(found) == len(domains) and all(map(_runs_through, found, domains))
 
 
-def _covers(values, domain: Range) -> bool:
+def _runs_through(values, domain: Range) -> bool:
     """Whether `values`, an index in TVM's normal form, runs from the first value to the last in steps of one."""
     prove = Analyzer().can_prove_equal
     if len(values.args) > 1 or not all(prove(part.scale, 1) for part in values.args):

@@ -50,7 +50,7 @@ class BlockSite:
 
     shared: the loops around both. span: the statements of their innermost common sequence, from the one that holds the
     producer to the one that holds the consumer. Whatever runs between the two in one iteration of the shared loops is
-    in `span`, but for blocks in their own loops that cannot tell when they run (`_sets_up` and `_comes_after`).
+    in `span`, but for blocks in their own loops that cannot tell when they run (`_initializes_sums`, `_reads_results`).
     """
 
     scope_sref: StmtSRef
@@ -85,7 +85,7 @@ def locate(sch: Schedule, producer: SBlockRV, consumer: SBlockRV) -> BlockSite:
     other = "something other than loops and blocks is between the reduction and it"
     require(all(map(_only_loops_and_blocks, span)), last, other)
     shared = [stmt for stmt in paths[0][:depth] if isinstance(stmt, For)]
-    _leave_out_harmless(span, nests, shared)
+    _leave_out_independent(span, nests, shared)
     return BlockSite(scope_sref, *nests, shared, span)
 
 
@@ -124,19 +124,19 @@ def _only_loops_and_blocks(stmt: Stmt) -> bool:
     return isinstance(stmt, (For, SeqStmt)) and all(map(_only_loops_and_blocks, _children(stmt)))
 
 
-# --- harmless blocks in the loops of the two ------------------------------------------------------
+# --- blocks in the loops of the two that cannot tell when they run --------------------------------
 
 
-def _leave_out_harmless(span: list[Stmt], nests: Sequence[Nest], shared: Sequence[For]) -> None:
+def _leave_out_independent(span: list[Stmt], nests: Sequence[Nest], shared: Sequence[For]) -> None:
     """Take out of `span` the blocks of its first and last statement that cannot tell when the two run."""
     first, last = nests
     if not all(isinstance(nest.block.body, BufferStore) for nest in nests):
         return
-    before, after = _blocks(span[0], shared), _blocks(span[-1], shared)
-    before = before[: next(i for i, nest in enumerate(before) if _same(nest, first))]
-    after = after[next(i for i, nest in enumerate(after) if _same(nest, last)) + 1 :]
-    gone = [nest for nest in before if _sets_up(nest, first, last.block.body.buffer)]
-    gone += [nest for nest in after if _comes_after(nest, last)]
+    before, after = _list_blocks(span[0], shared), _list_blocks(span[-1], shared)
+    before = before[: next(i for i, n in enumerate(before) if n.realize.same_as(first.realize))]
+    after = after[next(i for i, n in enumerate(after) if n.realize.same_as(last.realize)) + 1 :]
+    gone = [nest for nest in before if _initializes_sums(nest, first, last.block.body.buffer)]
+    gone += [nest for nest in after if _reads_results(nest, last)]
 
     def put(realize: SBlockRealize) -> list[SBlockRealize]:
         return [] if any(realize.same_as(nest.realize) for nest in gone) else [realize]
@@ -145,12 +145,12 @@ def _leave_out_harmless(span: list[Stmt], nests: Sequence[Nest], shared: Sequenc
         span[0], span[-1] = rebuild(span[0], put), rebuild(span[-1], put)
 
 
-def _sets_up(nest: Nest, reduction: Nest, output: Var) -> bool:
+def _initializes_sums(nest: Nest, reduction: Nest, output: Var) -> bool:
     """Whether the block stores, in one iteration of the loops around both, only sums that are still to be made in it.
 
     `decompose_reduction` leaves such a block. The sums must not be spread over several iterations.
     """
-    around, store = _common(nest, reduction), nest.block.body
+    around, store = _common_loops(nest, reduction), nest.block.body
     sums = reduction.block.body
     if not _is_simple(nest, around, output) or not store.buffer.same_as(sums.buffer):
         return False
@@ -161,12 +161,12 @@ def _sets_up(nest: Nest, reduction: Nest, output: Var) -> bool:
     )
 
 
-def _comes_after(nest: Nest, epilogue: Nest) -> bool:
+def _reads_results(nest: Nest, epilogue: Nest) -> bool:
     """Whether the block reads, in one iteration of the loops around both, only results that are already there.
 
     It writes nothing that the epilogue mentions. The next step of a chain of elementwise blocks is like that.
     """
-    around, result = _common(nest, epilogue), epilogue.block.body
+    around, result = _common_loops(nest, epilogue), epilogue.block.body
     block, output = nest.block, result.buffer
     if not _is_simple(nest, around, output) or mentions(epilogue.realize, block.body.buffer):
         return False
@@ -179,7 +179,7 @@ def _comes_after(nest: Nest, epilogue: Nest) -> bool:
 
 def _is_simple(nest: Nest, around: Sequence[For], output: Var) -> bool:
     """Whether the block stores to one place, init included, and `output` does not decide how often it runs."""
-    block, store, own = nest.block, nest.block.body, nest.loops[len(around) :]
+    block, store, inner = nest.block, nest.block.body, nest.loops[len(around) :]
     if not isinstance(store, BufferStore) or block.match_buffers or uses_pointers(nest.realize):
         return False
     if block.init is not None:
@@ -187,21 +187,17 @@ def _is_simple(nest: Nest, around: Sequence[For], output: Var) -> bool:
         if not there or not structural_equal(block.init.indices, store.indices):
             return False
     steps = all(loop.step is None or is_one(loop.step) for loop in nest.loops)
-    return steps and not mentions([[loop.min, loop.extent] for loop in own], output)
+    return steps and not mentions([[loop.min, loop.extent] for loop in inner], output)
 
 
-def _common(one: Nest, other: Nest) -> list[For]:
+def _common_loops(one: Nest, other: Nest) -> list[For]:
     """The loops around both."""
     return [loop for loop in one.loops if any(loop.same_as(same) for same in other.loops)]
 
 
-def _same(one: Nest, other: Nest) -> bool:
-    return one.realize.same_as(other.realize)
-
-
-def _blocks(stmt: Stmt, loops: Sequence[Stmt]) -> list[Nest]:
+def _list_blocks(stmt: Stmt, loops: Sequence[Stmt]) -> list[Nest]:
     """The blocks of the scope in `stmt`, in order, with `loops` around them all."""
     if isinstance(stmt, SBlockRealize):
         return [Nest((*loops, stmt))]
     inner = (*loops, stmt) if isinstance(stmt, For) else loops
-    return [nest for child in _children(stmt) for nest in _blocks(child, inner)]
+    return [nest for child in _children(stmt) for nest in _list_blocks(child, inner)]

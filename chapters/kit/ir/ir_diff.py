@@ -124,7 +124,7 @@ class IRDiff:
     def caption(self) -> str:
         if not self:
             return "no difference"
-        return f"{_count(self.gone, 'line')} gone, {self.new} new"
+        return f"{_count_noun(self.gone, 'line')} gone, {self.new} new"
 
     def text(self, colour: bool = False) -> str:
         """The comparison for a terminal: `-` and `+` lines with `context` unchanged lines around them."""
@@ -135,9 +135,9 @@ class IRDiff:
             return f"{in_colour}{text}{PLAIN}" if colour else text
 
         out = [self.caption]
-        for fold, rows in _folded(self.lines, self.context):
+        for fold, rows in _fold_runs(self.lines, self.context):
             if fold:
-                out.append(paint(f"  ... {_count(len(rows), 'unchanged line')}", DIM))
+                out.append(paint(f"  ... {_count_noun(len(rows), 'unchanged line')}", DIM))
             elif rows[0].same:
                 out += [f"  {row.after}".rstrip() for row in rows]
             else:
@@ -156,11 +156,11 @@ class IRDiff:
     def figure(self, caption: str = "", unfolds: bool = True) -> str:
         """The comparison as HTML, without its style sheet. unfolds: whether unchanged lines are in it at all."""
         body = ""
-        for fold, rows in _folded(self.lines, self.context) if self else ():
+        for fold, rows in _fold_runs(self.lines, self.context) if self else ():
             if not fold:
                 body += "".join(_row_html(row) for row in rows)
                 continue
-            count = f"⋯ {_count(len(rows), 'unchanged line')}"
+            count = f"⋯ {_count_noun(len(rows), 'unchanged line')}"
             if unfolds:
                 # over both columns: the text is the same on both sides, so it is shown once
                 inner = "".join(_row_html(row, twin=False) for row in rows)
@@ -211,7 +211,7 @@ def _highlight(text: str, formatter: Formatter) -> str:
     return highlight(text, PythonLexer(), formatter).rstrip("\n")
 
 
-def _count(number: int, noun: str) -> str:
+def _count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -233,7 +233,7 @@ def _pair(before: list[str], after: list[str]) -> Iterator[Line]:
         yield from (Line(None, line) for line in after)
         return
     best = [[0.0] * (len(after) + 1) for _ in range(len(before) + 1)]
-    score = [[_likeness(a, b) for b in after] for a in before]
+    score = [[_measure_likeness(a, b) for b in after] for a in before]
     for i in reversed(range(len(before))):
         for j in reversed(range(len(after))):
             together = best[i + 1][j + 1] + score[i][j]
@@ -252,7 +252,7 @@ def _pair(before: list[str], after: list[str]) -> Iterator[Line]:
             j += 1
 
 
-def _likeness(a: str, b: str) -> float:
+def _measure_likeness(a: str, b: str) -> float:
     # words, not characters: two bindings of different operators share most of their characters
     matcher = SequenceMatcher(None, re.findall(r"\w+", a), re.findall(r"\w+", b), autojunk=False)
     # a line that a pass rewrote stays at its depth; at another depth the same names mean something else
@@ -264,7 +264,7 @@ def _depth(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _folded(rows: list[Line], context: int) -> Iterator[tuple[bool, list[Line]]]:
+def _fold_runs(rows: list[Line], context: int) -> Iterator[tuple[bool, list[Line]]]:
     """Runs of rows: (folded?, rows). A run is all changed or all unchanged."""
     runs = [list(run) for _, run in itertools.groupby(rows, key=lambda row: row.same)]
     for number, run in enumerate(runs):
@@ -280,28 +280,28 @@ def _folded(rows: list[Line], context: int) -> Iterator[tuple[bool, list[Line]]]
 
 def _row_html(row: Line, twin: bool = True) -> str:
     if row.same:
-        cell = "<i></i>" + _code(row.after, html.escape(row.after))
+        cell = "<i></i>" + _code_html(row.after, html.escape(row.after))
         again = f'<div class="twin" aria-hidden="true">{cell}</div>' if twin else ""
         return f'<div class="row same"><div>{cell}</div>{again}</div>'
-    old, new = _words(row.before, row.after)
-    left = _cell("gone", "\N{MINUS SIGN}", row.before, old)
-    right = _cell("new", "+", row.after, new)
+    old, new = _mark_changed_words(row.before, row.after)
+    left = _cell_html("gone", "\N{MINUS SIGN}", row.before, old)
+    right = _cell_html("new", "+", row.after, new)
     return f'<div class="row">{left}{right}</div>'
 
 
-def _cell(kind: str, mark: str, line: str | None, marked: str) -> str:
+def _cell_html(kind: str, mark: str, line: str | None, marked: str) -> str:
     if line is None:
         return '<div class="none"></div>'
-    return f'<div class="{kind}"><i>{mark}</i>{_code(line, marked)}</div>'
+    return f'<div class="{kind}"><i>{mark}</i>{_code_html(line, marked)}</div>'
 
 
-def _code(line: str, shown: str) -> str:
+def _code_html(line: str, shown: str) -> str:
     # a long line continues under its own indentation
     indent = min(len(line) - len(line.lstrip()), 16)
     return f'<code style="--n:{indent}">{shown}</code>'
 
 
-def _words(before: str | None, after: str | None) -> tuple[str, str]:
+def _mark_changed_words(before: str | None, after: str | None) -> tuple[str, str]:
     """Both lines as HTML, with the words that differ in <b>, unless most of the line differs."""
     if before is None or after is None:
         return html.escape(before or ""), html.escape(after or "")

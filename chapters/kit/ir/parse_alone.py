@@ -97,7 +97,7 @@ def import_intrinsics() -> None:
     sys.modules[INTRINSICS] = package
     try:
         for name in sorted(one.name for one in iter_modules(package.__path__)):
-            _execute(f"{INTRINSICS}.{name}")
+            _execute_module(f"{INTRINSICS}.{name}")
         package.__spec__.loader.exec_module(package)
     except BaseException:  # then `import` does it, and says what is wrong
         for name in [one for one in sys.modules if one.startswith(INTRINSICS)]:
@@ -106,7 +106,7 @@ def import_intrinsics() -> None:
     tvm.s_tir.tensor_intrin = package
 
 
-def _execute(name: str) -> None:
+def _execute_module(name: str) -> None:
     """Run the file of the module `name`, unless another one has imported it, without a caller from importlib."""
     if name in sys.modules:
         return

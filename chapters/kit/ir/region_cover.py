@@ -31,8 +31,8 @@ def covers(
     prove = Analyzer()
     for loop in around:
         prove.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
-    whole = _touched(around, *writer, written, estimate_region_lower_bound)
-    part = _touched(around, *reader, read, estimate_region_upper_bound)
+    whole = _bound(around, *writer, written, estimate_region_lower_bound)
+    part = _bound(around, *reader, read, estimate_region_upper_bound)
     if whole is None or part is None:
         return False
     return all(
@@ -41,7 +41,7 @@ def covers(
     )
 
 
-def _touched(around, realize: SBlockRealize, loops: Sequence[For], indices, estimate):
+def _bound(around, realize: SBlockRealize, loops: Sequence[For], indices, estimate):
     """The bounds of `indices` over the loops that are not among `around`; None if they cannot be found."""
     values = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     points = substitute(list(indices), {axis.var: value for axis, value in values})

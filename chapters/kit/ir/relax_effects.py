@@ -17,10 +17,10 @@ def may_write(value: relax.Expr) -> bool:
     False only if every call in it is of an operator that TVM marks as pure and that does not work in place. True for a
     call of another function, whatever its body: it may pass its arguments to an in-place operator.
     """
-    return not all(is_harmless(call.op) for call in calls_in(value))
+    return not all(writes_no_tensor(call.op) for call in calls_in(value))
 
 
-def is_harmless(op: relax.Expr) -> bool:
+def writes_no_tensor(op: relax.Expr) -> bool:
     """Whether `op` is an operator that TVM marks as pure and that does not work in place: it changes no tensor."""
     return isinstance(op, Op) and op.name not in IN_PLACE and bool(op.get_attr("FPurity"))
 

@@ -112,7 +112,7 @@ def may_write(node, buffer: Var) -> bool:
     return count(node, buffer) > reads
 
 
-def one_a_buffer(regions: Sequence[TensorRegion]) -> list[TensorRegion]:
+def merge_regions(regions: Sequence[TensorRegion]) -> list[TensorRegion]:
     """`regions` with those of one buffer merged into the smallest box around them, in order of first appearance."""
     boxes: dict[Var, TensorRegion] = {}
     for region in regions:

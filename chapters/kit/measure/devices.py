@@ -28,7 +28,7 @@ from chapters.kit.emulator import wgsl_on_vulkan
 from chapters.kit.gpu.call import choose_compiler, executable
 from chapters.kit.gpu.launches import Engine, HostProgram, Launch
 from chapters.kit.gpu.targets import WEBGPU
-from chapters.kit.machine import cuda_state, old_driver
+from chapters.kit.machine import cuda_state, driver_problem
 from chapters.kit.measure.device_error import DeviceError
 from chapters.kit.measure.quantiles import time_repeated
 
@@ -262,7 +262,7 @@ def _describe_absence(kind: str) -> str:
     """Why this machine has no device of a kind, or none at all, and what else there is."""
     if kind == "metal":
         return "There is no Metal device here. TVM finds one on a Mac with Apple silicon."
-    reason = old_driver() or f"There is no CUDA device here: {cuda_state()[1]}"
+    reason = driver_problem() or f"There is no CUDA device here: {cuda_state()[1]}"
     return f"{reason}. --device vulkan runs WGSL on any other GPU, and --remote HOST:PORT uses another machine's."
 
 

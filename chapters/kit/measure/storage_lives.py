@@ -22,7 +22,7 @@ from chapters.kit.passes.planned_storage import (
     ALLOC_IN_STORAGE,
     ALLOC_STORAGE,
     evaluate,
-    expression,
+    format_size,
     storage_bytes,
     tensor_bytes,
 )
@@ -208,7 +208,7 @@ def _row(strip: Strip, sizes: Mapping[str, int], scale: float, last: int, named:
         place = f"grid-column:{life.first}/{min(life.last, last) + 1};height:{share:.4g}%"
         bars.append(f'<i style="{place}"{attributes(marks=marks)}>{name}</i>')
     kind = "sl-strip sl-known" if _has_known_size(strip) else "sl-strip"
-    size = f"{whole:,}" if isinstance(strip.size, int) else f"{expression(strip.size)} = {whole:,}"
+    size = f"{whole:,}" if isinstance(strip.size, int) else f"{format_size(strip.size)} = {whole:,}"
     return (
         f'<p class="sl-name"><b>{html.escape(_name_strip(strip))}</b> {html.escape(size)} bytes</p>'
         f'<div class="{kind}" style="height:{whole * scale:.1f}px">{"".join(bars)}</div>'

@@ -23,12 +23,12 @@ MATRIX = wildcard()
 REPEATED = is_op("relax.matmul")(X, is_op("relax.broadcast_to")(MATRIX, wildcard()))
 
 
-def unchanged(expr: Expr, found: Matched) -> Expr:
+def drop_no_op(expr: Expr, found: Matched) -> Expr:
     """x in place of an operator on x, if the result has the type of x: the same shape and dtype."""
     return found[X] if structural_equal(expr.ty, found[X].ty) else expr
 
 
-def multiplied_once(expr: Expr, found: Matched) -> Expr:
+def drop_repeat(expr: Expr, found: Matched) -> Expr:
     """matmul(x, w) in place of the product with w repeated for each batch, if w is a matrix and x has all batches."""
     x, w = found[X], found[MATRIX]
     shapes = [known_shape(one) for one in (x, w, expr)]
@@ -43,5 +43,5 @@ class DropNoOps:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         patterns = (CONVERTED, BROADCAST, THERE_AND_BACK, RESHAPED)
-        rules = [(pattern, unchanged) for pattern in patterns]
-        return apply_rules(mod, [*rules, (REPEATED, multiplied_once)])
+        rules = [(pattern, drop_no_op) for pattern in patterns]
+        return apply_rules(mod, [*rules, (REPEATED, drop_repeat)])

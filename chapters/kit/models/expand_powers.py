@@ -18,7 +18,7 @@ X, EXPONENT = wildcard(), is_const()
 POWER = is_op("relax.power")(X, EXPONENT)
 
 
-def as_product(expr: Expr, found: Matched) -> Expr:
+def expand_power(expr: Expr, found: Matched) -> Expr:
     """power(x, 2) or power(x, 3) as a product, for a floating-point x."""
     x, exponent = found[X], scalar(found[EXPONENT])
     if exponent not in (2, 3) or "float" not in str(x.ty.dtype):
@@ -32,4 +32,4 @@ class ExpandPowers:
     """Replaces squares and cubes that are written as powers, in dataflow blocks, by products."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return apply_rules(mod, [(POWER, as_product)])
+        return apply_rules(mod, [(POWER, expand_power)])

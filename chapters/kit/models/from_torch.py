@@ -44,13 +44,13 @@ def load(name: str) -> tuple:
         raise Refused(NO_TORCH)
     import torch
 
-    source = _LOADED[name] = _source(name)
+    source = _LOADED[name] = _import_source(name)
     if not callable(getattr(source, "model", None)):
         raise Refused(f"{name} defines no function model(), which must return {RETURNED}.")
     try:
         returned = source.model()
     except (Exception, SystemExit) as error:
-        raise Refused(f"model() of {name} fails: {_said(error, source.__file__)}.") from error
+        raise Refused(f"model() of {name} fails: {_explain(error, source.__file__)}.") from error
     if isinstance(returned, torch.export.ExportedProgram) and returned.example_inputs:
         returned = returned, returned.example_inputs
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
@@ -60,7 +60,7 @@ def load(name: str) -> tuple:
             f"{MUST_RETURN}; in {name} it returns the class {kind}. Make a module of it: {kind}()."
         )
     if not is_pair or not isinstance(returned[0], torch.nn.Module | torch.export.ExportedProgram):
-        raise Refused(f"{MUST_RETURN}; in {name} it returns {_kind(returned)}.")
+        raise Refused(f"{MUST_RETURN}; in {name} it returns {_type_name(returned)}.")
     model, inputs = returned
     inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
     for value in torch.utils._pytree.tree_leaves(arguments(inputs)):
@@ -84,11 +84,11 @@ def own_passes(name: str) -> list:
     try:
         found = list(source.passes())
     except (Exception, SystemExit) as error:
-        raise Refused(f"passes() of {name} fails: {_said(error, source.__file__)}.") from error
+        raise Refused(f"passes() of {name} fails: {_explain(error, source.__file__)}.") from error
     for one in found:
         if not isinstance(one, tvm.transform.Pass):
             raise Refused(
-                f"passes() of {name} must return a list of passes; in it is {_kind(one)}."
+                f"passes() of {name} must return a list of passes; in it is {_type_name(one)}."
             )
     return found
 
@@ -108,10 +108,10 @@ def tensors_of(inputs) -> list[tvm.runtime.Tensor]:
     """Copies of the tensors among the inputs, in the order in which `main` of the imported module takes them."""
     from torch.utils import _pytree
 
-    return [*map(tensor, _tensors(_pytree.tree_leaves(arguments(inputs))))]
+    return [*map(tensor, _select_tensors(_pytree.tree_leaves(arguments(inputs))))]
 
 
-def _tensors(values: list) -> list:
+def _select_tensors(values: list) -> list:
     import torch
 
     return [value for value in values if isinstance(value, torch.Tensor)]
@@ -122,11 +122,11 @@ def tensor(value) -> tvm.runtime.Tensor:
     import torch
 
     dense = value.detach() if value.layout == torch.strided else value.detach().to_dense()
-    own = dense.resolve_neg().clone(memory_format=torch.contiguous_format)
-    return tvm.runtime.from_dlpack(own)
+    copied = dense.resolve_neg().clone(memory_format=torch.contiguous_format)
+    return tvm.runtime.from_dlpack(copied)
 
 
-def _source(name: str) -> ModuleType:
+def _import_source(name: str) -> ModuleType:
     """The imported file or module."""
     path = Path(name)
     dotted = all(part.isidentifier() for part in name.split("."))
@@ -155,7 +155,9 @@ def _source(name: str) -> ModuleType:
     try:
         spec.loader.exec_module(source)
     except (Exception, SystemExit) as error:
-        raise Refused(f"{name} cannot be imported: {_said(error, str(path.resolve()))}.") from error
+        raise Refused(
+            f"{name} cannot be imported: {_explain(error, str(path.resolve()))}."
+        ) from error
     return source
 
 
@@ -170,7 +172,7 @@ def outputs_of(model, inputs) -> list[np.ndarray]:
     A copy of the model gets copies of the inputs, because a model may write into its buffers or its inputs. Raises
     Refused if PyTorch refuses the inputs, and if a second run gives other numbers.
     """
-    found, again = (_outputs(model, inputs) for _ in range(2))
+    found, again = (_run_copy(model, inputs) for _ in range(2))
     pairs = zip(found, again, strict=True)
     if not all(np.array_equal(a, b, equal_nan=a.dtype.kind in "fV") for a, b in pairs):
         raise Refused(
@@ -180,7 +182,7 @@ def outputs_of(model, inputs) -> list[np.ndarray]:
     return found
 
 
-def _outputs(model, inputs) -> list[np.ndarray]:
+def _run_copy(model, inputs) -> list[np.ndarray]:
     import torch
     from torch.utils import _pytree
 
@@ -189,16 +191,18 @@ def _outputs(model, inputs) -> list[np.ndarray]:
     with torch.inference_mode():
         copies = {
             id(value): value.clone()
-            for value in _tensors([*held, *_pytree.tree_leaves(arguments(inputs))])
+            for value in _select_tensors([*held, *_pytree.tree_leaves(arguments(inputs))])
         }
     try:
         # the copies are given, because deepcopy refuses tensors that were computed, as weight_norm makes them
-        own, (args, kwargs) = copy.deepcopy((model, arguments(inputs)), copies)
+        copied, (args, kwargs) = copy.deepcopy((model, arguments(inputs)), copies)
         with torch.inference_mode():
-            returned = own(*args, **kwargs)
+            returned = copied(*args, **kwargs)
     except Exception as error:
-        raise Refused(f"The model does not accept its example inputs: {_said(error)}.") from error
-    return [tensor(value).numpy() for value in _tensors(_pytree.tree_leaves(returned))]
+        raise Refused(
+            f"The model does not accept its example inputs: {_explain(error)}."
+        ) from error
+    return [tensor(value).numpy() for value in _select_tensors(_pytree.tree_leaves(returned))]
 
 
 def exported(model, inputs):
@@ -212,7 +216,7 @@ def exported(model, inputs):
         with torch.no_grad():
             return torch.export.export(model, args, kwargs)
     except Exception as error:
-        raise Refused(_not_exported(error)) from error
+        raise Refused(_explain_export(error)) from error
 
 
 def imported(model, inputs) -> tvm.IRModule:
@@ -223,27 +227,27 @@ def imported(model, inputs) -> tvm.IRModule:
     from chapters.kit.models.torch_importer import TorchImporter
 
     program = exported(model, inputs)
-    if where := _sized_by_values(program):
+    if where := _find_size_by_values(program):
         raise Refused(
             f"A size in this model depends on a tensor's values{where}, and the compiled model has fixed sizes. Keep "
             "all elements, and let torch.where set those to 0 that do not count."
         )
     try:
         importer = TorchImporter()
-        spelled = tensors_alone(spelled_out(program))
+        spelled = drop_other_values(decompose(program))
         mod = wrap_indices(importer.from_exported_program(spelled, False, False, False, None))
     except Exception as error:
         unknown = re.search(r"Unsupported function types \[(.*)\]", str(error))
         if unknown:
             message = f"TVM's importer does not know these operators of PyTorch: {unknown[1]}."
         else:
-            message = f"TVM's importer cannot translate the exported model: {_said(error)}."
+            message = f"TVM's importer cannot translate the exported model: {_explain(error)}."
         raise Refused(message) from error
     mod = relax.transform.ConvertToDataflow()(mod)  # torch.cond comes without dataflow blocks
     return mod.with_attr("mended", importer.say_mended())
 
 
-def tensors_alone(program):
+def drop_other_values(program):
     """`program` without the arguments and results that are no tensors: torch.export has made constants of them."""
     from torch.export.graph_signature import OutputKind, TensorArgument
 
@@ -267,13 +271,13 @@ def tensors_alone(program):
 
 def sizes_of(program) -> dict[str, int]:
     """The symbolic sizes of an exported program in its example inputs, by name; {} if all sizes are numbers."""
-    shapes = (shape for _, shape in _inputs_of(program))
+    shapes = (shape for _, shape in _list_inputs(program))
     dims = [dim.node for shape in shapes for dim in shape if not isinstance(dim, int)]
     symbols = {symbol: dim.shape_env for dim in dims for symbol in dim.expr.free_symbols}
     return {str(one): int(env.backed_var_to_val[one]) for one, env in symbols.items()}
 
 
-def _inputs_of(program) -> list[tuple[str, tuple]]:
+def _list_inputs(program) -> list[tuple[str, tuple]]:
     """(name, shape) of each argument that the caller of a program gives; () for one that is no tensor."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     specs = [one for one in program.graph_signature.input_specs if one.kind.name == "USER_INPUT"]
@@ -294,11 +298,11 @@ def resized(program, inputs) -> Iterator[tuple[dict[str, int], tuple]]:
             name: int(max(bounds[name].lower, min(bounds[name].upper, size)))
             for name, size in wanted.items()
         }
-        pairs = zip(values, _inputs_of(program), strict=True)
-        yield sizes, _pytree.tree_unflatten([_cut(v, s, sizes) for v, (_, s) in pairs], spec)
+        pairs = zip(values, _list_inputs(program), strict=True)
+        yield sizes, _pytree.tree_unflatten([_resize(v, s, sizes) for v, (_, s) in pairs], spec)
 
 
-def _cut(value, shape: tuple, sizes: Mapping[str, int]):
+def _resize(value, shape: tuple, sizes: Mapping[str, int]):
     """A tensor of `shape`, in which symbols have these sizes, with the elements of `value`, repeated if need be."""
     import torch
 
@@ -310,7 +314,7 @@ def _cut(value, shape: tuple, sizes: Mapping[str, int]):
     return value
 
 
-def spelled_out(program):
+def decompose(program):
     """`program`, an exported one, in PyTorch's core operators, without options that the importer would ignore.
 
     The importer drops the factor of `add(a, b, alpha=…)` and of `sub`, makes infinities the limits of integers that
@@ -391,7 +395,7 @@ def wrap_indices(mod: tvm.IRModule) -> tvm.IRModule:
     return replace_calls(mod, wrap)
 
 
-def _sized_by_values(program) -> str:
+def _find_size_by_values(program) -> str:
     """Where an exported program has the first result whose size depends on values, as of y[y > 0]; "" if nowhere."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -401,15 +405,15 @@ def _sized_by_values(program) -> str:
             lines = re.findall(
                 r'File "(.*)", line (\d+).*\n\s*(.+)', node.meta.get("stack_trace") or ""
             )
-            return _at(lines[-1][0], int(lines[-1][1]), lines[-1][2]) if lines else " somewhere"
+            return _locate(lines[-1][0], int(lines[-1][1]), lines[-1][2]) if lines else " somewhere"
     return ""
 
 
-def _at(path: str, number: int, line: str | None) -> str:
+def _locate(path: str, number: int, line: str | None) -> str:
     return f" at line {number} of {Path(path).name}, `{line}`"
 
 
-def _not_exported(error: Exception) -> str:
+def _explain_export(error: Exception) -> str:
     """Why torch.export gave up; the line of the model, or of a library, that it could not follow."""
     frames = [
         f
@@ -417,7 +421,7 @@ def _not_exported(error: Exception) -> str:
         if f"{os.sep}torch{os.sep}" not in f.filename
     ]
     frames = [f for f in frames if f.filename not in (__file__, "<string>")]
-    where = _at(frames[-1].filename, frames[-1].lineno or 0, frames[-1].line) if frames else ""
+    where = _locate(frames[-1].filename, frames[-1].lineno or 0, frames[-1].line) if frames else ""
     if "DynamicCache" in str(error):
         return (
             "torch.export cannot follow this model: it returns a cache of keys and values. In model(), set "
@@ -428,10 +432,10 @@ def _not_exported(error: Exception) -> str:
             f"torch.export cannot follow this model: the program depends on a tensor's values{where}. "
             "Where it chooses between two results, compute both and use torch.where; a size must be a number."
         )
-    return f"torch.export cannot follow this model{where}: {_said(error)}."
+    return f"torch.export cannot follow this model{where}: {_explain(error)}."
 
 
-def _said(error: BaseException, path: str | None = None) -> str:
+def _explain(error: BaseException, path: str | None = None) -> str:
     """An exception in one line: its type, the first line of its text, and where in the file at `path` it arose."""
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     text = next((line.strip() for line in said.splitlines() if line.strip()), "no message")
@@ -442,7 +446,7 @@ def _said(error: BaseException, path: str | None = None) -> str:
     return f"{type(error).__name__}: {text.rstrip('.')}{where}"
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     """The type of a value, or of each element of a tuple."""
     if isinstance(value, tuple | list):
         return f"a tuple of types ({', '.join(type(one).__name__ for one in value)})"

@@ -44,7 +44,7 @@ BIASED = either("relax.add", LEFT, B)
 CONVERTED = is_op("relax.astype")(LEFT)  # as after each operator on float16
 
 
-def keeps(reshape: Expr, x: Expr, last: int) -> bool:
+def keeps_rows(reshape: Expr, x: Expr, last: int) -> bool:
     """Whether `reshape` only regroups the dimensions of `x` before the `last` ones: each row stays a row."""
     old, new = known_shape(x), known_shape(reshape)
     if old is None or new is None or min(len(old), len(new)) < last:
@@ -53,21 +53,21 @@ def keeps(reshape: Expr, x: Expr, last: int) -> bool:
     return same([*old[-last:], rows[0]], [*new[-last:], rows[1]])
 
 
-def after_linear(expr: Expr, found: Matched) -> Expr:
+def move_linear(expr: Expr, found: Matched) -> Expr:
     """matmul(reshape(a), b) as reshape(matmul(a, b)), for a matrix b."""
     a, b, left = (found[part] for part in (A, B, LEFT))
-    if b.ty.ndim != 2 or not keeps(left, a, 1) or known_shape(expr) is None:
+    if b.ty.ndim != 2 or not keeps_rows(left, a, 1) or known_shape(expr) is None:
         return expr
     return relax.op.reshape(relax.op.matmul(a, b, expr.attrs.out_dtype), known_shape(expr))
 
 
-def after_batch(expr: Expr, found: Matched) -> Expr:
+def move_batch(expr: Expr, found: Matched) -> Expr:
     """matmul(reshape(a), reshape(b)) as reshape(matmul(a, b)), for equal batch dimensions and a b not transposed.
 
     Equal before and after the reshapes: batches (6, 1) and (1, 6) of equal ones have 36 products.
     """
     a, b, left, right = (found[part] for part in (A, B, LEFT, RIGHT))
-    if not keeps(left, a, 2) or not keeps(right, b, 2) or known_shape(expr) is None:
+    if not keeps_rows(left, a, 2) or not keeps_rows(right, b, 2) or known_shape(expr) is None:
         return expr
     if isinstance(b, relax.Call) and b.op == TRANSPOSE:
         return expr
@@ -76,15 +76,19 @@ def after_batch(expr: Expr, found: Matched) -> Expr:
     return relax.op.reshape(relax.op.matmul(a, b, expr.attrs.out_dtype), known_shape(expr))
 
 
-def after_bias(expr: Expr, found: Matched) -> Expr:
+def move_bias(expr: Expr, found: Matched) -> Expr:
     """add(reshape(a), b) as reshape(add(a, b)), for a b with one number per column."""
     a, b, left = (found[part] for part in (A, B, LEFT))
-    if b.ty.ndim != 1 or not keeps(left, a, 1) or not same(known_shape(expr), known_shape(left)):
+    if (
+        b.ty.ndim != 1
+        or not keeps_rows(left, a, 1)
+        or not same(known_shape(expr), known_shape(left))
+    ):
         return expr
     return relax.op.reshape(relax.op.add(a, b), known_shape(expr))
 
 
-def after_conversion(expr: Expr, found: Matched) -> Expr:
+def move_conversion(expr: Expr, found: Matched) -> Expr:
     """astype(reshape(a)) as reshape(astype(a))."""
     if known_shape(expr) is None:
         return expr
@@ -96,5 +100,5 @@ class KeepLeadingDims:
     """Moves reshapes of rows and batches behind the products, biases and conversions after them, in dataflow blocks."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        products = [(BATCHED, after_batch), (LINEAR, after_linear)]
-        return apply_rules(mod, [*products, (BIASED, after_bias), (CONVERTED, after_conversion)])
+        products = [(BATCHED, move_batch), (LINEAR, move_linear)]
+        return apply_rules(mod, [*products, (BIASED, move_bias), (CONVERTED, move_conversion)])

@@ -18,7 +18,7 @@ X, FILTERS = wildcard(), is_const()
 CONVOLUTION = is_op("relax.nn.conv2d")(X, FILTERS)
 
 
-def as_linear(expr: Expr, found: Matched) -> Expr:
+def replace_by_linear(expr: Expr, found: Matched) -> Expr:
     """conv2d(x, filters) as matmul(patches of x, permute_dims(filters as rows)), with its result in the same layout."""
     x, filters, attrs = found[X], found[FILTERS], expr.attrs
     shapes = known_shape(x), known_shape(filters)
@@ -48,4 +48,4 @@ class RecognizePatches:
     """Replaces convolutions whose filters do not overlap, in dataflow blocks, by linear layers."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return apply_rules(mod, [(CONVOLUTION, as_linear)])
+        return apply_rules(mod, [(CONVOLUTION, replace_by_linear)])

@@ -33,19 +33,19 @@ class TorchImporter(ExportedProgramImporter):
 
     def create_convert_map(self) -> dict[str, Callable]:
         self.mended: Counter[tuple[str, str]] = Counter()
-        products = dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), self._product)
+        products = dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), self._convert_product)
         converts = super().create_convert_map()
         converts |= {f"{name}.default": convert for name, convert in products.items()}
-        converts["amax.default"] = self._reduced(relax.op.max)
-        converts["amin.default"] = self._reduced(relax.op.min)
-        converts["prod.dim_int"] = self._reduced(relax.op.prod)
+        converts["amax.default"] = self._make_reduction(relax.op.max)
+        converts["amin.default"] = self._make_reduction(relax.op.min)
+        converts["prod.dim_int"] = self._make_reduction(relax.op.prod)
         self.sizes, self.slice_numbers = {}, converts["slice.Tensor"]
         converts["slice.Tensor"] = self._slice_by_length
         # the same tensor: TVM's are dense
         converts["_to_sparse.default"] = converts["contiguous.default"]
-        return {name: self._as_recorded(convert) for name, convert in converts.items()}
+        return {name: self._convert_as_recorded(convert) for name, convert in converts.items()}
 
-    def _as_recorded(self, convert: Callable) -> Callable:
+    def _convert_as_recorded(self, convert: Callable) -> Callable:
         """`convert`, between conversions of its operands to the dtype of the arithmetic, and of its result."""
 
         def converted(node: fx.Node) -> object:
@@ -59,13 +59,13 @@ class TorchImporter(ExportedProgramImporter):
                 expr = self.env[one]
                 if not isinstance(expr.ty, relax.TensorType):  # a symbolic size
                     expr = relax.op.reshape(relax.op.arange(expr, expr + 1, 1, "int64"), ())
-                expr = relax.op.astype(self.block_builder.emit(expr), _name(dtype))
+                expr = relax.op.astype(self.block_builder.emit(expr), _dtype_name(dtype))
                 self.env[one] = self.block_builder.emit(expr)
             result = convert(node)
             self.env.update(kept)
             if first is not value or not isinstance(getattr(result, "ty", None), relax.TensorType):
                 return result
-            return self._rounded(node, result, first.dtype)
+            return self._round_result(node, result, first.dtype)
 
         return converted
 
@@ -82,25 +82,25 @@ class TorchImporter(ExportedProgramImporter):
             value = one.meta.get("val")
             if not isinstance(value, torch.Tensor):
                 if isinstance(value, torch.SymInt) and torch.Tag.pointwise in tags:
-                    dtypes[one] = _computed_in(result)
+                    dtypes[one] = _arithmetic_dtype(result)
                 continue
             found, ordered = value.dtype, not result.is_floating_point  # or compared
             wide = (
                 found if ordered and (result == torch.bool or found.is_floating_point) else result
             )
-            wide = wide if name in MOVES else _computed_in(wide)
+            wide = wide if name in MOVES else _arithmetic_dtype(wide)
             is_mask = found == torch.bool and name in MOVES
             if found != wide and not is_mask and torch.promote_types(found, wide) == wide:
                 dtypes[one] = wide
         return dtypes
 
-    def _rounded(self, node: fx.Node, result: relax.Expr, recorded: torch.dtype) -> relax.Expr:
+    def _round_result(self, node: fx.Node, result: relax.Expr, recorded: torch.dtype) -> relax.Expr:
         """`result` in the dtype that PyTorch recorded."""
-        found, wanted = str(result.ty.dtype), _name(recorded)
+        found, wanted = str(result.ty.dtype), _dtype_name(recorded)
         if found == wanted:
             return result
         wide, indices = getattr(torch, found), "int" in found and "int" in wanted
-        if not indices and not (recorded.is_floating_point and _computed_in(recorded) == wide):
+        if not indices and not (recorded.is_floating_point and _arithmetic_dtype(recorded) == wide):
             raise TypeError(f"it gives `{node.target}` dtype {found}, and PyTorch gives {wanted}")
         self.mended[found, wanted] += 1
         return self.block_builder.emit(relax.op.astype(result, wanted))
@@ -114,7 +114,7 @@ class TorchImporter(ExportedProgramImporter):
         }
         return found
 
-    def _size(self, size: int | torch.SymInt) -> int | tirx.Expr:
+    def _convert_size(self, size: int | torch.SymInt) -> int | tirx.Expr:
         """A size of PyTorch, such as 2 * n, as one of TVM."""
         import sympy
 
@@ -129,11 +129,11 @@ class TorchImporter(ExportedProgramImporter):
         counts = self.mended.items()
         return ", ".join(f"{number} from {found} to {to}" for (found, to), number in counts)
 
-    def _product(self, node: fx.Node) -> relax.Expr:
+    def _convert_product(self, node: fx.Node) -> relax.Expr:
         """beta * c + alpha * a @ b for addmm and baddbmm, a @ b for mm and bmm; summed in float32 or wider."""
         *added, a, b = (self.env[one] for one in node.args)
         beta, alpha = (node.kwargs.get(name, 1) for name in ("beta", "alpha"))
-        wide = _name(_computed_in(node.meta["val"].dtype))
+        wide = _dtype_name(_arithmetic_dtype(node.meta["val"].dtype))
         emit = self.block_builder.emit
         result = emit(relax.op.matmul(a, b, out_dtype=wide))
         if alpha != 1:
@@ -155,12 +155,12 @@ class TorchImporter(ExportedProgramImporter):
             return self.slice_numbers(node)
         start = self.env.get(start, start or 0)
         if isinstance(start, int) and start < 0:
-            start = self._size(x.meta["val"].shape[axis]) + start
-        x, length = self.env[x], self._size(recorded)
+            start = self._convert_size(x.meta["val"].shape[axis]) + start
+        x, length = self.env[x], self._convert_size(recorded)
         ends = [axis], [start], [start + length * step], [step]
         return self.block_builder.emit(relax.op.strided_slice(x, *ends, assume_inbound=True))
 
-    def _reduced(self, op: Callable) -> Callable:
+    def _make_reduction(self, op: Callable) -> Callable:
         """The converter of a reduction `op` over an axis or some axes, or over all for []."""
 
         def convert(node: fx.Node) -> relax.Expr:
@@ -170,10 +170,10 @@ class TorchImporter(ExportedProgramImporter):
         return convert
 
 
-def _computed_in(dtype: torch.dtype) -> torch.dtype:
+def _arithmetic_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which PyTorch computes a result of `dtype`."""
     return torch.float32 if dtype in NARROW else dtype
 
 
-def _name(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

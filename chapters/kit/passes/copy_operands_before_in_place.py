@@ -27,7 +27,7 @@ class CopyOperandsBeforeInPlace:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return with_copies(mod, _Copier(mod))
+        return apply_copier(mod, _Copier(mod))
 
 
 @mutator
@@ -45,7 +45,7 @@ class _Copier(PyExprMutator):
         operands = list(call.args[1:] if packed else call.args[1].fields)
         for index in {int(i) for i in call.attrs.inplace_indices if int(i) >= 0}:
             if not self.owns_its_memory(operands[index]):
-                operands[index] = self.builder_.emit(copy_of(operands[index]))
+                operands[index] = self.builder_.emit(make_copy(operands[index]))
                 self.copies += 1
         rest = operands if packed else [relax.Tuple(operands), *call.args[2:]]
         return relax.Call(call.op, [call.args[0], *rest], call.attrs, call.ty_args)
@@ -63,7 +63,7 @@ class _Copier(PyExprMutator):
         return is_operator and expr.op.name in MAKE_MEMORY
 
 
-def with_copies(mod: tvm.IRModule, copier: PyExprMutator) -> tvm.IRModule:
+def apply_copier(mod: tvm.IRModule, copier: PyExprMutator) -> tvm.IRModule:
     """`mod` with each Relax function as `copier` makes it; `mod` itself if its count `copies` stays 0."""
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function):
@@ -73,6 +73,6 @@ def with_copies(mod: tvm.IRModule, copier: PyExprMutator) -> tvm.IRModule:
     return copier.builder_.get() if copier.copies else mod
 
 
-def copy_of(tensor: relax.Expr) -> relax.Call:
+def make_copy(tensor: relax.Expr) -> relax.Call:
     """A copy of the tensor, by a packed call: TVM takes a kernel that only copies for a reshape, and makes a view."""
     return relax.op.call_dps_packed(COPY, [tensor], out_ty=tensor.ty)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from chapters.kit.ir.relax_effects import LOOK_ONLY, calls_of_module, is_harmless
+from chapters.kit.ir.relax_effects import LOOK_ONLY, calls_of_module, writes_no_tensor
 
 TENSOR_TO_SHAPE = tvm.ir.Op.get("relax.tensor_to_shape")
 
@@ -39,7 +39,7 @@ def updates_in_place(mod: tvm.IRModule) -> bool:
     These may: operators that work in place or are not pure, and packed functions that are not declared pure. Those that
     only print or assert do not count. Nor does a call of another function of `mod`, which is examined itself.
     """
-    return not all(_looks_only(call.op) for call in calls_of_module(mod))
+    return not all(_writes_no_argument(call.op) for call in calls_of_module(mod))
 
 
 def takes_shapes_from_tensors(mod: tvm.IRModule) -> bool:
@@ -47,7 +47,7 @@ def takes_shapes_from_tensors(mod: tvm.IRModule) -> bool:
     return any(call.op == TENSOR_TO_SHAPE for call in calls_of_module(mod))
 
 
-def _looks_only(callee: relax.Expr) -> bool:
+def _writes_no_argument(callee: relax.Expr) -> bool:
     if isinstance(callee, relax.ExternFunc):
         return callee.global_symbol in LOOK_ONLY
-    return not isinstance(callee, tvm.ir.Op) or callee.name in LOOK_ONLY or is_harmless(callee)
+    return not isinstance(callee, tvm.ir.Op) or callee.name in LOOK_ONLY or writes_no_tensor(callee)

@@ -58,7 +58,7 @@ class Storage:
         return evaluate(self.size, sizes or {})
 
     def __str__(self) -> str:
-        return f"{self.size:,}" if isinstance(self.size, int) else expression(self.size)
+        return f"{self.size:,}" if isinstance(self.size, int) else format_size(self.size)
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ def read_plan(lowered: tvm.IRModule) -> StoragePlan:
     found: list[Storage] = []
     for gvar, func in lowered.functions_items():
         if isinstance(func, relax.Function):
-            made = [_allocation(gvar.name_hint, call) for call in calls_in(func.body)]
-            found += filter(None, made)
+            storages = [_read_allocation(gvar.name_hint, call) for call in calls_in(func.body)]
+            found += filter(None, storages)
     return StoragePlan(tuple(found))
 
 
-def _allocation(function: str, call: relax.Call) -> Storage | None:
+def _read_allocation(function: str, call: relax.Call) -> Storage | None:
     """The allocation that a call in `function` makes, or None."""
     if call.op == ALLOC_STORAGE:
         return Storage(function, storage_bytes(call), True)
@@ -160,12 +160,12 @@ def evaluate(size: int | tvm.ir.Expr, sizes: Mapping[str, int]) -> int:
         if dim.name not in sizes:
             known = ", ".join(sizes) or "none"
             raise ValueError(
-                f"The size {expression(size)} needs a value for {dim.name}; sizes gives {known}."
+                f"The size {format_size(size)} needs a value for {dim.name}; sizes gives {known}."
             )
         analyzer.bind(dim, tirx.const(sizes[dim.name], dim.ty.dtype))
     return int(analyzer.simplify(size))
 
 
-def expression(size: tvm.ir.Expr) -> str:
+def format_size(size: tvm.ir.Expr) -> str:
     """`size` as TVMScript writes it in a shape: 512 * batch_size."""
     return str(relax.ShapeExpr([size])).removeprefix("R.shape([").removesuffix("])")

@@ -34,15 +34,15 @@ class ShareTensors:
 class _Share(relax.PyExprMutator):
     def __init__(self):
         super().__init__(None)
-        self.made: list[tuple[relax.Var, list]] = []  # each tensor with what makes it
+        self.allocated: list[tuple[relax.Var, list]] = []  # each tensor with what makes it
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         call = binding.value
         if not isinstance(call, relax.Call) or call.op != ALLOC_IN_STORAGE:
             return super().visit_var_binding_(binding)
         place = [self.visit_expr(argument) for argument in call.args]
-        for tensor, taken in self.made:
+        for tensor, taken in self.allocated:
             if place[0].same_as(taken[0]) and structural_equal(place[1:], taken[1:]):
                 return self.set_var_remap(binding.var, tensor)
         super().visit_var_binding_(binding)
-        self.made.append((self.visit_expr(binding.var), place))
+        self.allocated.append((self.visit_expr(binding.var), place))

@@ -18,7 +18,7 @@ NUMBERS = 4  # bytes of the scale and the minimum, before those of the codes
 MASKS = {"low": 0x0F, "high": 0xF0}
 
 
-def halves(block: np.ndarray) -> dict[str, list[int]]:
+def find_weights(block: np.ndarray) -> dict[str, list[int]]:
     """For the low and the high halves of the bytes of codes, in order: the number of the weight whose code it is."""
     codes = _read(block).codes[0]
     found = {}
@@ -41,7 +41,7 @@ def unpacked_block(block: np.ndarray) -> Stepper:
     read = _read(block)
     scale, minimum = (float(one[0, 0]) for one in (read.scales, read.minima))
     codes, weights = read.codes[0].tolist(), read.floats()[0].tolist()
-    belongs_to = halves(block)
+    belongs_to = find_weights(block)
     whole = Panel("all bytes at once", *_whole(block, belongs_to, codes, scale, minimum, weights))
     single = Panel("byte by byte", *_bytewise(block, belongs_to, codes, scale, minimum, weights))
     label = "The bytes of one block of Q4_1, and the 32 weights that they hold"
@@ -71,7 +71,7 @@ def _whole(block, belongs_to, codes, scale, minimum, weights) -> tuple[list[str]
         unread = ["·"] * begins[half]
         return [*unread, *[code] * (5 - len(unread)), f"{scale * code:g}", f"{weights[weight]:g}"]
 
-    return says, _body(block, belongs_to, (1, 2), lambda half, at: begins[half], texts)
+    return says, _draw(block, belongs_to, (1, 2), lambda half, at: begins[half], texts)
 
 
 def _bytewise(block, belongs_to, codes, scale, minimum, weights) -> tuple[list[str], str]:
@@ -90,14 +90,14 @@ def _bytewise(block, belongs_to, codes, scale, minimum, weights) -> tuple[list[s
     def texts(half: str, weight: int) -> list[str]:
         return ["·"] * (belongs_to[half].index(weight) + 1) + [f"{weights[weight]:g}"]
 
-    return says, _body(block, belongs_to, (0, 0), lambda half, at: at + 1, texts)
+    return says, _draw(block, belongs_to, (0, 0), lambda half, at: at + 1, texts)
 
 
 def _signed(number: float) -> str:
     return f"{'−' if number < 0 else '+'} {abs(number):g}"
 
 
-def _body(
+def _draw(
     block: np.ndarray,
     belongs_to: dict[str, list[int]],
     numbers: tuple[int, int],
@@ -107,21 +107,21 @@ def _body(
     """The HTML of a block. numbers: the steps of scale and minimum. step: that of half a byte; texts: of a weight."""
     read = _read(block)
     head = "".join(
-        f'<span class="ub-number"{belongs(own)}>bytes {at} and {at + 1}: '
+        f'<span class="ub-number"{belongs(first)}>bytes {at} and {at + 1}: '
         f"<b>{block[at]:02x} {block[at + 1]:02x}</b>, the {name} {value[0, 0]:g}</span>"
-        for own, name, at, value in zip(
+        for first, name, at, value in zip(
             numbers, ("scale", "minimum"), (0, 2), (read.scales, read.minima), strict=True
         )
     )
     columns = []
     for at, byte in enumerate(block[NUMBERS:].tolist()):
-        own = {half: belongs(step(half, at)) for half in MASKS}
+        steps = {half: belongs(step(half, at)) for half in MASKS}
         hexed = "".join(
-            f'<b class="ub-{half}"{own[half]}>{digit:x}</b>'
+            f'<b class="ub-{half}"{steps[half]}>{digit:x}</b>'
             for half, digit in (("high", byte >> 4), ("low", byte & 15))
         )
         cells = "".join(
-            f'<small>{found[at]}</small><i class="ub-{half}"{attributes(texts(half, found[at]))}{own[half]}></i>'
+            f'<small>{found[at]}</small><i class="ub-{half}"{attributes(texts(half, found[at]))}{steps[half]}></i>'
             for half, found in belongs_to.items()
         )
         columns.append(

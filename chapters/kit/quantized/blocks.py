@@ -1,8 +1,8 @@
 """Matrices whose rows are stored in groups of small integers, called codes, with a scale per group.
 
 A weight is `scale * (code - zero)` or, if each group also has a minimum, `scale * code + minimum`. The codes of `lanes`
-neighbouring rows lie side by side, as one vector register takes them: see `Form`. Files store the same numbers row by
-row, in blocks of a type such as Q4_1; `pack` changes the order and keeps each number.
+neighbouring rows lie side by side, as one vector register takes them: see `PackedLayout`. Files store the same numbers
+row by row, in blocks of a type such as Q4_1; `pack` changes the order and keeps each number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Form:
+class PackedLayout:
     """How an (n, k) matrix is stored, as two arrays.
 
     codes: int32 (n / lanes, k / group, group * bits / 32, lanes). A word holds `32 / bits` codes of one row. With 8
@@ -51,7 +51,7 @@ class Form:
                 "both must divide its shape."
             )
         panels, groups = n // self.lanes, k // self.group
-        codes = (panels, groups, self.group * self.bits // 32, self.lanes)
+        codes = (panels, groups, self.words, self.lanes)
         return [(codes, "int32"), ((panels, groups, 1 + self.has_minimum, self.lanes), self.scale)]
 
     def whole_panels(self, n: int) -> int:
@@ -74,15 +74,12 @@ class Codes:
     scales: np.ndarray
     minima: np.ndarray | None
 
-    def form(self, lanes: int) -> Form:
+    def form(self, lanes: int) -> PackedLayout:
         """The form that stores this matrix with `lanes` rows side by side."""
         group = self.codes.shape[1] // self.scales.shape[1]
-        return Form(self.bits, group, self.minima is not None, str(self.scales.dtype), lanes)
-
-    def rows(self, order: np.ndarray) -> Codes:
-        """The rows with the numbers in `order`, in that order."""
-        minima = None if self.minima is None else self.minima[order]
-        return Codes(self.bits, self.codes[order], self.scales[order], minima)
+        return PackedLayout(
+            self.bits, group, self.minima is not None, str(self.scales.dtype), lanes
+        )
 
     def floats(self) -> np.ndarray:
         """The weights, float32 (n, k)."""
@@ -96,7 +93,7 @@ class Codes:
         return weights.reshape(n, -1)
 
 
-def together(parts: list[Codes]) -> Codes:
+def stack_rows(parts: list[Codes]) -> Codes:
     """The rows of several matrices, one after the other, as one matrix. All have the same bits, groups and dtypes."""
     minima = None if parts[0].minima is None else np.concatenate([part.minima for part in parts])
     codes, scales = (
@@ -105,7 +102,7 @@ def together(parts: list[Codes]) -> Codes:
     return Codes(parts[0].bits, codes, scales, minima)
 
 
-def pack(matrix: Codes, form: Form) -> list[np.ndarray]:
+def pack(matrix: Codes, form: PackedLayout) -> list[np.ndarray]:
     """The codes and the scales of `matrix` as `form` stores them, with rows of 0 up to a multiple of `form.lanes`."""
     n, k = matrix.codes.shape
     missing = form.whole_panels(n) - n
@@ -114,7 +111,7 @@ def pack(matrix: Codes, form: Form) -> list[np.ndarray]:
             a if a is None else np.zeros((missing, a.shape[1]), a.dtype)
             for a in (matrix.codes, matrix.scales, matrix.minima)
         ]
-        matrix, n = together([matrix, Codes(matrix.bits, *none)]), n + missing
+        matrix, n = stack_rows([matrix, Codes(matrix.bits, *none)]), n + missing
     panels, groups, lanes = n // form.lanes, k // form.group, form.lanes
     by_group = matrix.codes.reshape(panels, lanes, groups, form.group)
     if form.bits == 4:
@@ -140,19 +137,19 @@ def _nibbles(raw: np.ndarray) -> np.ndarray:
     return np.concatenate([raw & 15, raw >> 4], axis=-1)
 
 
-def _q4_0(raw: np.ndarray):
+def _unpack_q4_0(raw: np.ndarray):
     return 4, _nibbles(raw[..., 2:]), _halves(raw[..., :2]), None
 
 
-def _q4_1(raw: np.ndarray):
+def _unpack_q4_1(raw: np.ndarray):
     return 4, _nibbles(raw[..., 4:]), _halves(raw[..., :2]), _halves(raw[..., 2:4])
 
 
-def _q8_0(raw: np.ndarray):
+def _unpack_q8_0(raw: np.ndarray):
     return 8, raw[..., 2:] ^ 128, _halves(raw[..., :2]), None  # int8 as 128 more than it is
 
 
-def _q4_k(raw: np.ndarray):
+def _unpack_q4_k(raw: np.ndarray):
     """256 weights with eight scales and eight minima of 6 bits, each times a float16 of the block."""
     d, least = (_halves(raw[..., at : at + 2]).astype("float32") for at in (0, 2))
     packed = raw[..., 4:16]
@@ -164,7 +161,7 @@ def _q4_k(raw: np.ndarray):
     return 4, codes, d[..., None] * scales, -least[..., None] * minima
 
 
-def _q6_k(raw: np.ndarray):
+def _unpack_q6_k(raw: np.ndarray):
     """256 weights of 6 bits with sixteen scales of 8 bits, times a float16 of the block; stored with 8 bits."""
     low, high, scales = raw[..., :128], raw[..., 128:192], raw[..., 192:208].view("i1")
     d = _halves(raw[..., 208:]).astype("float32")
@@ -174,14 +171,13 @@ def _q6_k(raw: np.ndarray):
     return 8, codes.reshape(*raw.shape[:-1], 16, 16), d[..., None] * scales, None
 
 
-BLOCKS: dict[
-    str, tuple[int, Callable]
-] = {  # type -> bytes of a block, how to read blocks (…, bytes)
-    "Q4_0": (18, _q4_0),
-    "Q4_1": (20, _q4_1),
-    "Q8_0": (34, _q8_0),
-    "Q4_K": (144, _q4_k),
-    "Q6_K": (210, _q6_k),
+# type -> bytes of a block, how to read blocks (…, bytes)
+BLOCKS: dict[str, tuple[int, Callable]] = {
+    "Q4_0": (18, _unpack_q4_0),
+    "Q4_1": (20, _unpack_q4_1),
+    "Q8_0": (34, _unpack_q8_0),
+    "Q4_K": (144, _unpack_q4_k),
+    "Q6_K": (210, _unpack_q6_k),
 }
 
 

@@ -11,17 +11,16 @@ from tvm import te, tirx
 from tvm.ir import Expr
 from tvm_ffi import structural_equal
 
-from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.blocks import PackedLayout
 
 NAME = "dequantize"
 
 
-def weight(form: Form, codes, scales, j: Expr, k: Expr) -> Expr:
+def weight(form: PackedLayout, codes, scales, j: Expr, k: Expr) -> Expr:
     """Element (j, k) of the matrix in float32."""
     panel, lane, group, step = j // form.lanes, j % form.lanes, k // form.group, k % form.group
-    half = (
-        form.group * form.bits // 8
-    )  # steps per group whose codes lie in the low bits of their byte
+    # steps per group whose codes lie in the low bits of their byte
+    half = form.group * form.bits // 8
     word, shift = step % half // 4, step % 4 * 8 + step // half * 4
     code = (codes[panel, group, word, lane] >> shift.astype("int32")) & ((1 << form.bits) - 1)
     scale = scales[panel, group, 0, lane].astype("float32")
@@ -30,12 +29,14 @@ def weight(form: Form, codes, scales, j: Expr, k: Expr) -> Expr:
     return scale * (code - form.zero).astype("float32")
 
 
-def dequantize(form: Form, shape: Sequence, codes: te.Tensor, scales: te.Tensor) -> te.Tensor:
+def dequantize(
+    form: PackedLayout, shape: Sequence, codes: te.Tensor, scales: te.Tensor
+) -> te.Tensor:
     """The TE compute of the matrix (n, k) = `shape` in float32."""
     return te.compute(shape, lambda j, k: weight(form, codes, scales, j, k), name=NAME)
 
 
-def kernel(form: Form, shape: tuple[int, int]) -> tirx.PrimFunc:
+def kernel(form: PackedLayout, shape: tuple[int, int]) -> tirx.PrimFunc:
     """`dequantize` as a PrimFunc (codes, scales, result)."""
     arrays = [
         te.placeholder(int64s(extents), dtype, name)
@@ -55,7 +56,7 @@ def int64s(values: Sequence[Expr | int]) -> list[Expr]:
     return [int64(value) for value in values]
 
 
-def form_of(func: tirx.PrimFunc) -> Form | None:
+def form_of(func: tirx.PrimFunc) -> PackedLayout | None:
     """The form that `func` unpacks; None if it is another kernel than `kernel(form, shape)`, whatever its name."""
     if len(func.params) != 3 or not all(tirx.is_buffer_var(param) for param in func.params):
         return None
@@ -67,7 +68,7 @@ def form_of(func: tirx.PrimFunc) -> Form | None:
     (_, groups, words, lanes), (_, _, kinds, _), (n, k) = shapes
     if k % groups or words * 32 % (k // groups):
         return None
-    form = Form(
+    form = PackedLayout(
         bits=words * 32 // (k // groups),
         group=k // groups,
         has_minimum=kinds == 2,

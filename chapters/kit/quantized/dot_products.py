@@ -6,6 +6,8 @@ same four signed bytes of x, and their sum is added to the row's int32 sum.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -66,23 +68,23 @@ def in_vectors(lanes: int) -> DotProducts:
 
 
 def lanes_of(target: Target) -> int:
-    """How many rows of a coded matrix lie side by side: as many as a CPU's register has sums; 1 on a GPU."""
+    """How many rows of a quantized matrix lie side by side: as many as a CPU's register has sums; 1 on a GPU."""
     if target.kind.name != "llvm":
         return 1
     dots = dot_products(target)
     return dots.lanes if dots else vector_registers(target).lanes("float32")
 
 
-def _bytes(words: Expr, lanes: int, kind: str) -> Expr:
+def _as_bytes(words: Expr, lanes: int, kind: str) -> Expr:
     return T.reinterpret(f"{kind}x{4 * lanes}", words)
 
 
 def _vpdpbusd(name: str, lanes: int) -> Callable:
     def add(sums: Expr, pairs: Sequence[Pair], _bits: int) -> Expr:
         for codes, x in pairs:
-            steps = _bytes(T.broadcast(x, lanes), lanes, "int8")
+            steps = _as_bytes(T.broadcast(x, lanes), lanes, "int8")
             sums = T.call_llvm_pure_intrin(
-                f"int32x{lanes}", name, sums, _bytes(codes, lanes, "uint8"), steps
+                f"int32x{lanes}", name, sums, _as_bytes(codes, lanes, "uint8"), steps
             )
         return sums
 
@@ -101,22 +103,17 @@ def _vpmaddubsw(sums: Expr, pairs: Sequence[Pair], bits: int) -> Expr:
                 T.call_llvm_pure_intrin(
                     "int16x16",
                     "llvm.x86.avx2.pmadd.ub.sw",
-                    _bytes(codes, 8, "uint8"),
-                    _bytes(T.broadcast(x, 8), 8, "int8"),
+                    _as_bytes(codes, 8, "uint8"),
+                    _as_bytes(T.broadcast(x, 8), 8, "int8"),
                 )
                 for codes, x in pairs[at : at + 8]
             ]
-            total = products[0]
-            for one in products[1:]:
-                total = total + one
+            total = functools.reduce(operator.add, products)
             sums = sums + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", total, ones)
         return sums
     for codes, x in pairs:
         both = T.reinterpret("int16x16", codes), T.reinterpret("int16x16", T.broadcast(x, 8))
-        byte, eight = (
-            T.broadcast(tirx.const(255, "int16"), 16),
-            T.broadcast(tirx.const(8, "int16"), 16),
-        )
+        byte, eight = (T.broadcast(tirx.const(n, "int16"), 16) for n in (255, 8))
         even = both[0] & byte, (both[1] << eight) >> eight
         odd = (both[0] >> eight) & byte, both[1] >> eight
         for one, other in (even, odd):
@@ -128,12 +125,11 @@ def _sdot(sums: Expr, pairs: Sequence[Pair], bits: int) -> Expr:
     """sdot multiplies signed bytes: an 8-bit code is taken as 128 less, and 128 times the steps of x is added again."""
     name = "llvm.aarch64.neon.sdot"
     top = T.broadcast(tirx.const(-0x7F7F7F80, "int32"), 4)  # the highest bit of each byte
-    all_128 = T.broadcast(
-        tirx.const(0x40404040, "int32"), 4
-    )  # 64 four times: 128 does not fit in a signed byte
+    # added twice, since 128 does not fit in a signed byte
+    all_64 = T.broadcast(tirx.const(0x40404040, "int32"), 4)
     for codes, x in pairs:
-        steps = _bytes(T.broadcast(x, 4), 4, "int8")
-        terms = [codes] if bits == 4 else [codes ^ top, all_128, all_128]
+        steps = _as_bytes(T.broadcast(x, 4), 4, "int8")
+        terms = [codes] if bits == 4 else [codes ^ top, all_64, all_64]
         for term in terms:
-            sums = T.call_llvm_pure_intrin("int32x4", name, sums, _bytes(term, 4, "int8"), steps)
+            sums = T.call_llvm_pure_intrin("int32x4", name, sums, _as_bytes(term, 4, "int8"), steps)
     return sums

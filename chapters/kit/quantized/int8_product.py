@@ -17,14 +17,14 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
 from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
-from chapters.kit.quantized.blocks import Form
+from chapters.kit.ir.row_index import row_index
+from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dequantize import int64, int64s
 from chapters.kit.quantized.dot_products import DotProducts
 
 LARGEST = 127  # of a rounded element of x: -128 is left out, so that a group is symmetric
-NEGLIGIBLE = (
-    1e-30  # a group whose largest element is smaller counts as zero: 127 / largest must be finite
-)
+# a group whose largest element is smaller counts as zero: 127 / largest must be finite
+NEGLIGIBLE = 1e-30
 AHEAD = 24  # groups: how far in advance codes are fetched from memory, where each is used once
 SERIAL_BYTES = 1 << 16  # of a matrix that one thread multiplies before it could wake another
 
@@ -40,13 +40,7 @@ class Rows:
 
     def index(self, row: Expr) -> list[Expr]:
         """The indices of a row, one per dimension."""
-        indices: list[Expr] = []
-        for at in reversed(range(len(self.shape))):
-            outer = self.shape[:at]
-            alone = all(isinstance(extent, tirx.IntImm) and int(extent) == 1 for extent in outer)
-            indices.insert(0, row if alone else row % self.shape[at])
-            row = tirx.IntImm("int64", 0) if alone else row // self.shape[at]
-        return indices
+        return row_index(row, self.shape)
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,7 @@ class Tile:
     where the results go; they hold anything before.
     """
 
-    form: Form
+    form: PackedLayout
     dots: DotProducts  # how the processor adds up products of bytes
     codes: tirx.Buffer
     scales: tirx.Buffer
@@ -98,7 +92,7 @@ Multiply = Callable[[Tile], None]  # writes the loops that fill `sums` of a tile
 
 
 def int8_product(
-    form: Form, n: int, k: int, x_shape: Sequence, dots: DotProducts, multiply: Multiply
+    form: PackedLayout, n: int, k: int, x_shape: Sequence, dots: DotProducts, multiply: Multiply
 ) -> tirx.PrimFunc:
     """The kernel (codes, scales, x, result), without blocks inside its root.
 
@@ -117,10 +111,10 @@ def int8_product(
         x = I.arg("x", I.Buffer(x_shape, "float32"))
         out = I.arg("NT_matmul", I.Buffer([*x_shape[:-1], int64(n)], "float32"))
         with I.sblock("root"):
-            stored = _Rounded(form, rows.count, groups)
+            stored = _Int8Rows(form, rows.count, groups)
             each = (I.serial if few else I.parallel)(int64(0), int64(rows.count))
             with each as row, I.serial(int64(0), int64(groups)) as group:
-                _round(stored, form, x, rows.index(row), row, group)
+                _quantize(stored, form, x, rows.index(row), row, group)
             small = few and form.bytes_of(n, k) <= SERIAL_BYTES
             with (I.serial if small else I.parallel)(int64(0), int64(panels)) as panel:
                 tiles = 1 if few else (rows.count + at_once - 1) // at_once
@@ -132,14 +126,14 @@ def int8_product(
                     buffers = codes, scales, stored.values, stored.scales, stored.totals, sums
                     multiply(Tile(form, dots, *buffers, panel, int64(groups), known, few))
                     for one, row in enumerate(at):
-                        _store(out, rows, row, panel, sums[one, I.ramp(0, 1, form.lanes)], few)
+                        _store_rows(out, rows, row, panel, sums[one, I.ramp(0, 1, form.lanes)], few)
     return builder.get()
 
 
-class _Rounded:
+class _Int8Rows:
     """The buffers of x in 8 bits: its integers, and for each group its scale and its total."""
 
-    def __init__(self, form: Form, rows: Expr | int, groups: int):
+    def __init__(self, form: PackedLayout, rows: Expr | int, groups: int):
         rows = int64(rows)
         per_group = [rows, int64(groups)]
         self.values = I.sblock_alloc_buffer([rows, int64(groups * form.group)], "int8")
@@ -148,7 +142,9 @@ class _Rounded:
         self.totals = I.sblock_alloc_buffer(per_group, "float32" if form.has_minimum else "int32")
 
 
-def _round(stored: _Rounded, form: Form, x, index: list[Expr], row: Expr, group: Expr) -> None:
+def _quantize(
+    stored: _Int8Rows, form: PackedLayout, x, index: list[Expr], row: Expr, group: Expr
+) -> None:
     """Store group `group` of a row of x in 8 bits."""
     size = form.group
     values = x[(*index, I.ramp(group * size, 1, size))]
@@ -169,7 +165,7 @@ def _round(stored: _Rounded, form: Form, x, index: list[Expr], row: Expr, group:
     I.buffer_store(stored.totals, added, [row, group])
 
 
-def _store(out, rows: Rows, row: Expr, panel: Expr, value: Expr, few: bool) -> None:
+def _store_rows(out, rows: Rows, row: Expr, panel: Expr, value: Expr, few: bool) -> None:
     """Store the results of a panel for a row of x, unless that is beyond the last."""
     lanes = value.ty.dtype.lanes
     index = [*rows.index(row), I.ramp(panel * lanes, 1, lanes)]

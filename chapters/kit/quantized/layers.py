@@ -8,19 +8,19 @@ from tvm import relax, te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
-from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dequantize import NAME, kernel
 
 OPAQUE = 8  # FuseOps does not fuse a kernel of this kind
 
 
-class CodedMatrix(nn.Module):
+class QuantizedMatrix(nn.Module):
     """The codes and the scales of an (n, k) matrix. Called, it gives the matrix in float32.
 
     If the lanes of the form do not divide n, rows of 0 follow.
     """
 
-    def __init__(self, form: Form, n: int, k: int):
+    def __init__(self, form: PackedLayout, n: int, k: int):
         self.form, self.n, self.k = form, n, k
         (codes, int32), (scales, dtype) = form.shapes(form.whole_panels(n), k)
         self.codes = nn.Parameter(codes, int32)
@@ -34,7 +34,7 @@ class CodedMatrix(nn.Module):
 
 
 class FloatMatrix(nn.Module):
-    """An (n, k) matrix that is stored in float32; it can take the place of a CodedMatrix."""
+    """An (n, k) matrix that is stored in float32; it can take the place of a QuantizedMatrix."""
 
     def __init__(self, n: int, k: int):
         self.n = n
@@ -44,24 +44,24 @@ class FloatMatrix(nn.Module):
         return self.weight
 
 
-Matrix = CodedMatrix | FloatMatrix
+Matrix = QuantizedMatrix | FloatMatrix
 
 
-def product(x: Tensor, matrix: Matrix) -> Tensor:
+def multiply(x: Tensor, matrix: Matrix) -> Tensor:
     """x @ w.T: (…, k) float32 -> (…, n) float32, without the rows of 0 behind w."""
     whole = op.matmul(x, op.permute_dims(matrix()))
     if whole.shape[-1] == matrix.n:
         return whole
     shape = [*whole.shape[:-1], matrix.n]
     return op.tensor_ir_op(
-        _first_columns(whole.shape, matrix.n),
+        _copy_first_columns(whole.shape, matrix.n),
         "first_columns",
         [whole],
         Tensor.placeholder(shape, "float32"),
     )
 
 
-def _first_columns(shape: Sequence, n: int) -> tirx.PrimFunc:
+def _copy_first_columns(shape: Sequence, n: int) -> tirx.PrimFunc:
     """The kernel (x, out) that copies the first n columns. It is opaque to FuseOps, so that the product stays alone."""
     x = te.placeholder(shape, "float32", "x")
     out = te.compute([*shape[:-1], n], lambda *index: x(*index), name="first_columns")
@@ -76,7 +76,7 @@ class MatrixLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, k) float32 -> (…, n) float32."""
-        products = [product(x, part) for part in self.parts]
+        products = [multiply(x, part) for part in self.parts]
         return products[0] if len(products) == 1 else op.concat(products, dim=-1)
 
 
@@ -100,4 +100,4 @@ class TiedHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, k) float32 -> (…, n) float32."""
-        return product(x, self._of[0].matrix)
+        return multiply(x, self._of[0].matrix)

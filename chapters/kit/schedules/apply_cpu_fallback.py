@@ -8,7 +8,7 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import Schedule, ScheduleError
 
-from chapters.kit.cpu.parallel_rows import row_loops, spread
+from chapters.kit.cpu.parallel_rows import find_row_loops, parallelize
 from chapters.kit.cpu.vectorize_adjacent_sums import initialize_sums, vectorize_adjacent_sums
 from chapters.kit.schedules.merge_elementwise import inline_where_it_pays
 from chapters.kit.schedules.unscheduled import map_unscheduled
@@ -32,9 +32,9 @@ def schedule_any(func: tirx.PrimFunc) -> tirx.PrimFunc:
     sch = Schedule(func)
     inline_where_it_pays(sch)
     for block in sch.get_child_blocks(sch.get_sblock("root")):
-        count = len(row_loops(sch, block))  # the same loops are outermost after a later split
+        count = len(find_row_loops(sch, block))  # the same loops are outermost after a later split
         with contextlib.suppress(ScheduleError):
             sch = vectorize_adjacent_sums(sch, block)
-        spread(sch, sch.get_loops(block)[:count])
+        parallelize(sch, sch.get_loops(block)[:count])
     initialize_sums(sch)
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)

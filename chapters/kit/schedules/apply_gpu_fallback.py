@@ -14,8 +14,8 @@ from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_ffi import structural_map
 
-from chapters.kit.cpu.parallel_rows import are_apart
-from chapters.kit.cpu.vectorize_adjacent_sums import initialize_sums, realized, reduced_values
+from chapters.kit.cpu.parallel_rows import are_disjoint
+from chapters.kit.cpu.vectorize_adjacent_sums import get_realize, initialize_sums, reduced_values
 from chapters.kit.ir.tensor_ir import mentions, nodes, with_fields
 from chapters.kit.schedules.merge_elementwise import (
     IF_THEN_ELSE,
@@ -43,11 +43,11 @@ def schedule_any_on_gpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     sch = Schedule(func)
     inline_where_it_pays(sch, _pays_on_gpu)
-    _keep_own_values(sch)
+    _keep_values_in_registers(sch)
     try:
-        bound = _in_threads(sch.copy())
+        bound = _bind_threads(sch.copy())
     except ScheduleError:
-        bound = _in_one_thread(sch.mod["main"])
+        bound = _bind_one_thread(sch.mod["main"])
     return bound.with_attr("tirx.is_scheduled", True)
 
 
@@ -61,22 +61,22 @@ def _pays_on_gpu(sch: Schedule, block: SBlockRV) -> bool:
     return plain and not sch.get_producers(block)
 
 
-def _keep_own_values(sch: Schedule) -> None:
+def _keep_values_in_registers(sch: Schedule) -> None:
     """Put each buffer of the kernel that a single statement of its body uses into the memory of a thread."""
     root = sch.get(sch.get_sblock("root"))
-    statements = _statements(root.body)
-    own = [
+    statements = _list_statements(root.body)
+    private = [
         buffer
         for buffer in root.alloc_buffers
         if buffer.scope() == "global" and sum(mentions(one, buffer) for one in statements) == 1
     ]
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         for number, write in enumerate(sch.get(block).writes):
-            if any(write.source.same_as(buffer) for buffer in own):
+            if any(write.source.same_as(buffer) for buffer in private):
                 sch.set_scope(block, number, "local")
 
 
-def _in_threads(sch: Schedule) -> tirx.PrimFunc:
+def _bind_threads(sch: Schedule) -> tirx.PrimFunc:
     """The function of `sch` with threads around each of its outermost statements. Raises ScheduleError."""
     initialize_sums(sch)
     outermost: list[tirx.Var] = []
@@ -85,7 +85,7 @@ def _in_threads(sch: Schedule) -> tirx.PrimFunc:
         loops = sch.get_loops(block)
         if loops and any(sch.get(loops[0]).loop_var.same_as(var) for var in outermost):
             continue  # it is in the threads of the block before it
-        free = _loops_for_threads(sch, loops)
+        free = _find_loops_for_threads(sch, loops)
         if not free:
             free = [sch.add_unit_loop(loops[0] if loops else block)]
         bound = sch.split(sch.fuse(*free), [None, THREADS])
@@ -96,13 +96,13 @@ def _in_threads(sch: Schedule) -> tirx.PrimFunc:
 
     def bind(loop: tirx.For) -> tirx.For:
         found = [tag for var, tag in tags if var.same_as(loop.loop_var)]
-        return _thread_loop(loop.loop_var, loop.extent, found[0], loop.body) if found else loop
+        return _make_thread_loop(loop.loop_var, loop.extent, found[0], loop.body) if found else loop
 
     # `Schedule.bind` refuses a block that reads what it writes, even if it does so element by element
     return func.with_body(structural_map(func.body, (tirx.For, bind)))
 
 
-def _loops_for_threads(sch: Schedule, loops: list[LoopRV]) -> list[LoopRV]:
+def _find_loops_for_threads(sch: Schedule, loops: list[LoopRV]) -> list[LoopRV]:
     """The loops whose iterations may run at the same time, moved outermost; around several blocks, only the outer ones.
 
     Each drives one axis of each block alone, so that no two threads have the same values of the axes.
@@ -111,10 +111,10 @@ def _loops_for_threads(sch: Schedule, loops: list[LoopRV]) -> list[LoopRV]:
     free: list[LoopRV] = []
     for loop in loops:
         var = sch.get(loop).loop_var
-        inside = [realized(sch, one) for one in sch.get_child_blocks(loop)]
+        inside = [get_realize(sch, one) for one in sch.get_child_blocks(loop)]
         drives = all(any(value.same_as(var) for value in one.iter_values) for one in inside)
         summed = any(mentions(reduced_values(one), var) for one in inside)
-        if drives and not summed and are_apart(sch, loop):
+        if drives and not summed and are_disjoint(sch, loop):
             free.append(loop)
         elif not alone:
             break
@@ -123,25 +123,25 @@ def _loops_for_threads(sch: Schedule, loops: list[LoopRV]) -> list[LoopRV]:
     return free
 
 
-def _thread_loop(var: tirx.Var, extent: tvm.ir.Expr, tag: str, body: tirx.Stmt) -> tirx.For:
+def _make_thread_loop(var: tirx.Var, extent: tvm.ir.Expr, tag: str, body: tirx.Stmt) -> tirx.For:
     """A loop whose iterations are run by the threads, or blocks of threads, that `tag` numbers."""
     axis = tirx.IterVar(None, tirx.Var("", var.ty), tirx.IterVar.ThreadIndex, tag)
     start = tirx.IntImm(var.ty.dtype, 0)
     return tirx.For(var, start, extent, tirx.ForKind.THREAD_BINDING, body, axis)
 
 
-def _statements(body: tirx.Stmt) -> list[tirx.Stmt]:
+def _list_statements(body: tirx.Stmt) -> list[tirx.Stmt]:
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
-def _in_one_thread(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _bind_one_thread(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with one thread around each statement of its body."""
     root = func.body
-    statements = _statements(root.block.body)
+    statements = _list_statements(root.block.body)
     one = tirx.IntImm("int32", 1)
     for at, statement in enumerate(statements):
         for tag in reversed(TAGS):
-            statement = _thread_loop(tirx.Var("one", "int32"), one, tag, statement)
+            statement = _make_thread_loop(tirx.Var("one", "int32"), one, tag, statement)
         statements[at] = statement
     body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
     block = with_fields(root.block, body=body)

@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
 from chapters.kit.ir.row_index import is_one
-from chapters.kit.schedules.vectorize_rows import sums_of_rows
+from chapters.kit.schedules.vectorize_rows import vectorize_sums
 
 TAKE, MATMUL = (tvm.ir.Op.get(f"relax.{name}") for name in ("take", "matmul"))
 
@@ -50,7 +50,7 @@ class _Fuser(PyExprMutator):
         call = self.visit_expr_post_order(call)
         is_product = call.op == MATMUL and isinstance(call.args[0], relax.Var)
         taken = self.lookup_binding(call.args[0]) if is_product else None
-        if not isinstance(taken, relax.Call) or taken.op != TAKE or not _fits(taken, call):
+        if not isinstance(taken, relax.Call) or taken.op != TAKE or not _can_fuse(taken, call):
             return call
 
         def gathered_product(table: te.Tensor, chosen: te.Tensor, x: te.Tensor) -> te.Tensor:
@@ -59,15 +59,15 @@ class _Fuser(PyExprMutator):
             return te.compute(w.shape[:2], lambda s, j: te.sum(w[s, j, k] * x[s, k], axis=k))
 
         rows = self.builder_.emit(relax.op.squeeze(call.args[1], [2]))
-        made = self.builder_.call_te(gathered_product, *taken.args, rows)
-        found = sums_of_rows(self.builder_.get()[made.args[0]], self.target)
+        fused = self.builder_.call_te(gathered_product, *taken.args, rows)
+        found = vectorize_sums(self.builder_.get()[fused.args[0]], self.target)
         if found is None:
             return call
-        self.kernels[made.args[0]] = found.mod["main"].with_attr("tirx.is_scheduled", True)
-        return relax.op.expand_dims(self.builder_.emit(made), 2)
+        self.kernels[fused.args[0]] = found.mod["main"].with_attr("tirx.is_scheduled", True)
+        return relax.op.expand_dims(self.builder_.emit(fused), 2)
 
 
-def _fits(taken: relax.Call, product: relax.Call) -> bool:
+def _can_fuse(taken: relax.Call, product: relax.Call) -> bool:
     """Whether `product` multiplies matrices `taken` along axis 0 of a table by as many single columns."""
     types = [one.ty for one in (*taken.args, product.args[1])]
     if [ty.ndim for ty in types] != [3, 1, 3] or taken.attrs.axis != 0:

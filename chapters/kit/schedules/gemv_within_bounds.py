@@ -27,12 +27,7 @@ class GEMVWithinBounds(dl.gpu.GEMV):
 
 def has_whole_blocks(func: tirx.PrimFunc) -> bool:
     """Whether no sblock of `func` is guarded by a predicate on which block of threads it runs in."""
-    grid = [loop.loop_var for loop in nodes(func.body, tirx.For) if is_grid(loop)]
+    bound = [loop for loop in nodes(func.body, tirx.For) if loop.thread_binding is not None]
+    grid = [x.loop_var for x in bound if str(x.thread_binding.thread_tag).startswith("blockIdx")]
     guards = [realize.predicate for realize in nodes(func.body, SBlockRealize)]
     return not any(mentions(guard, block) for guard in guards for block in grid)
-
-
-def is_grid(loop: tirx.For) -> bool:
-    """Whether `loop` is bound to blockIdx.x, .y or .z."""
-    axis = loop.thread_binding
-    return axis is not None and str(axis.thread_tag).startswith("blockIdx")

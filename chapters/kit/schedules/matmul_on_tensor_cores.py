@@ -21,10 +21,10 @@ class MatmulOnTensorCores(dl.gpu.Matmul):
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
         """The schedule of `func`, or None so that the next rule gets it."""
         import_intrinsics()
-        return super().apply(func, without_letter(target), tunable)
+        return super().apply(func, drop_arch_letter(target), tunable)
 
 
-def without_letter(target: Target) -> Target:
+def drop_arch_letter(target: Target) -> Target:
     """`target` with architecture "sm_90" in place of "sm_90a"; any other target as it is.
 
     The letter allows more instructions; it takes none away, so a schedule for sm_90 is one for sm_90a.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tvm
 from tvm import tirx
@@ -25,6 +25,7 @@ from tvm.s_tir import SBlock, Schedule, ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 from tvm_ffi import structural_equal, structural_map
 
+from chapters.kit.cpu.nt_matmul import reads_only_its_own
 from chapters.kit.ir.reductions import is_reduction
 from chapters.kit.ir.tensor_ir import loads, nodes, with_fields
 from chapters.kit.schedules.unscheduled import map_unscheduled
@@ -57,7 +58,7 @@ def merge_elementwise(func: tirx.PrimFunc) -> tirx.PrimFunc:
             continue
         if _has_fewer(block, readers[0]) or _is_full(block, readers[0]):
             continue
-        if evaluations(sch, handle) != 1:
+        if count_evaluations(sch, handle) != 1:
             continue
         with contextlib.suppress(ScheduleError):
             inline(sch, handle)
@@ -79,7 +80,7 @@ def inline(sch: Schedule, handle: SBlockRV) -> None:
     sch.compute_inline(handle)
 
 
-def evaluations(sch: Schedule, handle: SBlockRV) -> int:
+def count_evaluations(sch: Schedule, handle: SBlockRV) -> int:
     """In how many places the block `handle` would be computed if it were inlined."""
     buffer, places = sch.get(handle).writes[0].source, 0
     for reader in map(sch.get, sch.get_consumers(handle)):
@@ -95,7 +96,7 @@ def costs_no_more_inlined(sch: Schedule, handle: SBlockRV) -> bool:
         return False
     simple = not nodes(block.body, Call) and not nodes(block.body, tirx.Let)
     first = simple and not sch.get_producers(handle)
-    return first or evaluations(sch, handle) == 1
+    return first or count_evaluations(sch, handle) == 1
 
 
 def inline_where_it_pays(
@@ -108,6 +109,19 @@ def inline_where_it_pays(
                 inline(sch, block)
 
 
+def inline_epilogue(sch: Schedule, sums: tirx.Var, epilogue: Sequence[SBlockRV]) -> bool:
+    """Inline the blocks of the `epilogue` into the last of them; False where TVM refuses.
+
+    False too if that block reads other elements of `sums` than the one with the index that it writes.
+    """
+    try:
+        for block in reversed(epilogue[:-1]):
+            inline(sch, block)
+    except ScheduleError:
+        return False
+    return not epilogue or reads_only_its_own(sch.get(epilogue[-1]), sums)
+
+
 def name_reads(body: tirx.Stmt, buffer: tirx.Var) -> tuple[tirx.Stmt, int]:
     """(`body` with names for the elements of `buffer` that it reads, the number of places that read one)."""
     if not isinstance(body, tirx.BufferStore):
@@ -118,49 +132,49 @@ def name_reads(body: tirx.Stmt, buffer: tirx.Var) -> tuple[tirx.Stmt, int]:
         if not any(structural_equal(load, other) for other in distinct):
             distinct.append(load)
     for load in distinct:
-        value, found = _name(value, load)
+        value, found = _name_load(value, load)
         places += found
     return tirx.BufferStore(body.buffer, value, body.indices), places
 
 
-def _name(value: Expr, load: TensorLoad) -> tuple[Expr, int]:
+def _name_load(value: Expr, load: TensorLoad) -> tuple[Expr, int]:
     """(`value` with a name for what `load` reads, the number of its definitions).
 
     It is defined in the smallest expression that has all reads, so that a reduction is still seen as one. It is
     not defined around a condition that guards all reads, nor in the index of another read. Integers and truth
     values that are read once need no name: they are not rounded.
     """
-    total = _reads(value, load)
+    total = _count_reads(value, load)
     if total == 1 and "float" not in str(load.ty.dtype):
         return value, total
-    if any(_reads(list(other.indices), load) for other in nodes(value, TensorLoad)):
+    if any(_count_reads(list(other.indices), load) for other in nodes(value, TensorLoad)):
         return value, total
     definitions = 0
 
     def define(expr: Expr) -> Expr:
         nonlocal definitions
-        if definitions or _reads(expr, load) < total:
+        if definitions or _count_reads(expr, load) < total:
             return expr
         always = structural_map(expr, (Call, lambda c: c.args[0] if c.op == IF_THEN_ELSE else c))
-        if _reads(always, load):
+        if _count_reads(always, load):
             definitions = 1
-            return _defined(expr, load)
+            return _bind(expr, load)
         definitions = total
         return structural_map(
             expr,
-            (TensorLoad, lambda one: _defined(one, load) if structural_equal(one, load) else one),
+            (TensorLoad, lambda one: _bind(one, load) if structural_equal(one, load) else one),
         )
 
     return structural_map(value, (Expr, define)), definitions
 
 
-def _defined(expr: Expr, load: TensorLoad) -> tirx.Let:
+def _bind(expr: Expr, load: TensorLoad) -> tirx.Let:
     var = tirx.Var(load.source.name, load.ty)
     use = (TensorLoad, lambda one: var if structural_equal(one, load) else one)
     return tirx.Let(var, load, structural_map(expr, use))
 
 
-def _reads(node, load: TensorLoad) -> int:
+def _count_reads(node, load: TensorLoad) -> int:
     return sum(structural_equal(one, load) for one in loads(node, load.source))
 
 
@@ -185,10 +199,10 @@ def _is_full(block: SBlock, reader: SBlock) -> bool:
     regions = [*block.reads, *block.writes]
     if any(str(region.source.dtype) == "bfloat16" for region in regions):
         return bool(conditional)
-    return any(nesting(call) + nesting(block.body) > DEEPEST for call in conditional)
+    return any(nesting_cost(call) + nesting_cost(block.body) > DEEPEST for call in conditional)
 
 
-def nesting(node: Expr | tirx.Stmt) -> int:
+def nesting_cost(node: Expr | tirx.Stmt) -> int:
     """A bound of what the names in `node` cost TVM's analyses, which take time exponential in it.
 
     A function counts more, because VectorizeTranscendentals makes several names of it, and so does an integer, of
@@ -206,4 +220,4 @@ def _has_fewer(block: SBlock, reader: SBlock) -> bool:
         known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
         return len(extents) - len(known), math.prod(known)
 
-    return any(mine < other for mine, other in zip(size(block), size(reader), strict=True))
+    return any(one < other for one, other in zip(size(block), size(reader), strict=True))

@@ -1,6 +1,6 @@
 """Recognizes a linear layer of float16 or bfloat16 with what follows it, and says what its sums may start from.
 
-`SumInFloat32` made every product of such a model round its float32 sum, and each operator behind it rounds again. In
+`SumInFloat32` made every product of such a model round its float32 sum, and each operator after it rounds again. In
 
     float16(float16(total) + bias)
 
@@ -9,20 +9,22 @@ once, and the result is nearer to the exact one:
 
     float16(total + float32(bias))          so the sum may start from float32(bias)
 
-`widened` does this only where no operator of the program looks at a float32 number, so that only the compiler, and
+`round_once` does this only where no operator of the program looks at a float32 number, so that only the compiler, and
 what lowers one operator, has made the casts. A program that computes in float32 itself, for example to compare a number
 with its rounded value, keeps each of its roundings.
 """
 
 from __future__ import annotations
 
+import functools
+
 from tvm import tirx
 from tvm.ir import Call, Expr, TensorLoad, Var
-from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
+from tvm.s_tir import SBlockRealize, Schedule
 from tvm_ffi import structural_equal, structural_map
 
-from chapters.kit.cpu.nt_matmul import NAME, has_product, product_of, reads_only_its_own
-from chapters.kit.gpu.linear_layer import LinearLayer, is_compact
+from chapters.kit.cpu.nt_matmul import NAME, has_product, product_of
+from chapters.kit.gpu.layer_with_epilogue import LinearLayer, is_compact
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import (
     count,
@@ -33,15 +35,15 @@ from chapters.kit.ir.tensor_ir import (
     nodes,
     substitute,
 )
-from chapters.kit.schedules.merge_elementwise import inline
+from chapters.kit.schedules.merge_elementwise import inline_epilogue
 
 NARROW = ("float16", "bfloat16")
 WIDE = "float32"
 BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 
 
-def with_one_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """`func`, an NT_matmul alone or with blocks behind it, with these inlined into the last; None if it is not one.
+def merge_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """`func`, an NT_matmul alone or with blocks after it, with these inlined into the last; None if it is not one.
 
     The product is the first block, and one that is_nt_matmul; the last block is elementwise and reads of the sums only
     the one with the index that it writes.
@@ -50,18 +52,11 @@ def with_one_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     product, *others = sch.get_child_blocks(sch.get_sblock("root"))
     if not has_product(func) or sch.get(product).name_hint != NAME:
         return None
-    if not others:
-        return func
-    try:
-        for block in reversed(others[:-1]):
-            inline(sch, block)
-    except ScheduleError:
-        return None
     result = sch.get(product).writes[0].source
-    return sch.mod["main"] if reads_only_its_own(sch.get(others[-1]), result) else None
+    return sch.mod["main"] if inline_epilogue(sch, result, others) else None
 
 
-def layer_of(func: tirx.PrimFunc) -> LinearLayer | None:
+def match_layer(func: tirx.PrimFunc) -> LinearLayer | None:
     """The layer that `func` computes; None if it is not one of float16 or bfloat16 summed in float32.
 
     func: an NT_matmul, alone or with one elementwise block that reads of the sums only the one with its own index.
@@ -77,12 +72,12 @@ def layer_of(func: tirx.PrimFunc) -> LinearLayer | None:
     *_, store = nodes(realize.block.body, tirx.BufferStore)
     axes, out = tuple(store.indices), store.buffer
     total = tirx.Var("total", WIDE)
-    value = total if not rest else _at_own_index(store, sums, total)
+    value = total if not rest else _read_stored_value(store, sums, total)
     plain = str(out.dtype) in (WIDE, str(x.dtype)) and is_compact(out)
     if not plain or not is_pure(value) or loads(value, out):
         return None
     if str(out.dtype) != WIDE:
-        value = widened(value, total, str(out.dtype))
+        value = round_once(value, total, str(out.dtype))
     start, value = split_start(value, total, axes)
     return LinearLayer(x, w, out, axes, total, start, value)
 
@@ -103,21 +98,21 @@ def _is_whole(loops: tuple[tirx.For, ...], realize: SBlockRealize, sums: Var) ->
     )
 
 
-def _at_own_index(store: tirx.BufferStore, sums: Var, total: Var) -> Expr:
+def _read_stored_value(store: tirx.BufferStore, sums: Var, total: Var) -> Expr:
     """What is stored, of `total` in place of the sum, with 0 for each axis that has no other value."""
-    own = (TensorLoad, lambda load: total if load.source.same_as(sums) else load)
+    use_total = (TensorLoad, lambda load: total if load.source.same_as(sums) else load)
     single = {
         axis: tirx.const(0, axis.ty.dtype)
         for axis, extent in zip(store.indices, store.buffer.shape, strict=True)
         if is_one(extent)
     }
-    return substitute(structural_map(store.value, own), single)
+    return substitute(structural_map(store.value, use_total), single)
 
 
 # --- one rounding ---------------------------------------------------------------------------------
 
 
-def widened(value: Expr, total: Var, narrow: str) -> Expr:
+def round_once(value: Expr, total: Var, narrow: str) -> Expr:
     """`value`, of the dtype `narrow`, computed in float32 and rounded once; itself if the program uses float32 too.
 
     Everything must be of the dtype `narrow`: loads, numbers, + - * / max min and functions. float32 may occur in
@@ -125,7 +120,7 @@ def widened(value: Expr, total: Var, narrow: str) -> Expr:
     narrow(erf(float32(…))), by which TVM computes a narrow function.
     """
     try:
-        return tirx.Cast(narrow, _wide(_without_single_uses(value), {total}, narrow))
+        return tirx.Cast(narrow, _widen(_inline_single_uses(value), {total}, narrow))
     except _UsesOtherTypesError:
         return value
 
@@ -134,7 +129,7 @@ class _UsesOtherTypesError(Exception):
     """An expression is not made of narrow operators alone."""
 
 
-def _without_single_uses(value: Expr) -> Expr:
+def _inline_single_uses(value: Expr) -> Expr:
     """`value` with each named value that is used once, or is no operation, in the place of its name."""
 
     def simple(let: tirx.Let) -> Expr:
@@ -144,38 +139,40 @@ def _without_single_uses(value: Expr) -> Expr:
     return structural_map(value, (tirx.Let, simple))
 
 
-def _wide(value: Expr, known: set[Var], narrow: str) -> Expr:
+def _widen(value: Expr, known: set[Var], narrow: str) -> Expr:
     """The narrow expression `value`, computed in float32. known: float32 variables that no operator sees."""
     if str(value.ty.dtype) != narrow:
         raise _UsesOtherTypesError
     if isinstance(value, tirx.Let):
         var = Var(value.var.name, WIDE)
         body = substitute(value.body, {value.var: tirx.Cast(narrow, var)})
-        return tirx.Let(var, _wide(value.value, known, narrow), _wide(body, {*known, var}, narrow))
+        return tirx.Let(
+            var, _widen(value.value, known, narrow), _widen(body, {*known, var}, narrow)
+        )
     if isinstance(value, tirx.Cast):
-        return _wide_inside(value.value, known, narrow)
+        return _widen_under_cast(value.value, known, narrow)
     if isinstance(value, TensorLoad):
         return tirx.Cast(WIDE, value)
     if isinstance(value, tirx.FloatImm):
         return tirx.FloatImm(WIDE, value.value)
     if isinstance(value, BINARY):
-        return type(value)(_wide(value.a, known, narrow), _wide(value.b, known, narrow))
+        return type(value)(_widen(value.a, known, narrow), _widen(value.b, known, narrow))
     if isinstance(value, Call):
-        return _in_float32(value, [_wide(one, known, narrow) for one in value.args])
+        return _call_in_float32(value, [_widen(one, known, narrow) for one in value.args])
     raise _UsesOtherTypesError
 
 
-def _wide_inside(value: Expr, known: set[Var], narrow: str) -> Expr:
+def _widen_under_cast(value: Expr, known: set[Var], narrow: str) -> Expr:
     """The float32 expression `value` under a cast to `narrow`, its narrow arguments computed in float32."""
     if isinstance(value, Var) and value in known:
         return value
     is_function = isinstance(value, Call) and str(value.ty.dtype) == WIDE
     if not is_function or not all(isinstance(one, tirx.Cast) for one in value.args):
         raise _UsesOtherTypesError
-    return _in_float32(value, [_wide(one.value, known, narrow) for one in value.args])
+    return _call_in_float32(value, [_widen(one.value, known, narrow) for one in value.args])
 
 
-def _in_float32(call: Call, arguments: list[Expr]) -> Expr:
+def _call_in_float32(call: Call, arguments: list[Expr]) -> Expr:
     """The call of a function of real numbers, in float32."""
     return tirx.call_intrin(WIDE, call.op.name, *arguments)
 
@@ -195,12 +192,13 @@ def split_start(value: Expr, total: Var, axes: tuple[Var, ...]) -> tuple[Expr | 
         if expr.same_as(total):
             starts.append(None)
             return expr
-        terms = _terms(expr)
+        terms = _list_terms(expr)
         if isinstance(expr, tirx.Add) and sum(term.same_as(total) for term in terms) == 1:
-            own = [term for term in terms if _same_for_all_rows(term, total, axes)]
-            others = [t for t in terms if not t.same_as(total) and not any(t is o for o in own)]
-            starts.append(_sum(own) if own else None)
-            return _sum([total, *map(split, others)])
+            of_rows = (total, *axes[:-1])
+            added = [t for t in terms if not any(mentions(t, var) for var in of_rows)]
+            others = [t for t in terms if not t.same_as(total) and not any(t is a for a in added)]
+            starts.append(functools.reduce(tirx.Add, added) if added else None)
+            return functools.reduce(tirx.Add, map(split, others), total)
         if isinstance(expr, BINARY):
             return type(expr)(split(expr.a), split(expr.b))
         if isinstance(expr, tirx.Cast):
@@ -220,19 +218,8 @@ def split_start(value: Expr, total: Var, axes: tuple[Var, ...]) -> tuple[Expr | 
     return first, rest
 
 
-def _terms(value: Expr) -> list[Expr]:
+def _list_terms(value: Expr) -> list[Expr]:
     """The terms of a float32 sum, in order."""
     if isinstance(value, tirx.Add) and str(value.ty.dtype) == WIDE:
-        return [*_terms(value.a), *_terms(value.b)]
+        return [*_list_terms(value.a), *_list_terms(value.b)]
     return [value]
-
-
-def _sum(terms: list[Expr]) -> Expr:
-    result = terms[0]
-    for term in terms[1:]:
-        result = tirx.Add(result, term)
-    return result
-
-
-def _same_for_all_rows(term: Expr, total: Var, axes: tuple[Var, ...]) -> bool:
-    return not any(mentions(term, var) for var in (total, *axes[:-1]))

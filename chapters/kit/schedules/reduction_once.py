@@ -7,7 +7,7 @@ result. The rule treats each element as a row, and for each it computes the norm
 It also takes the product of two matrices for a reduction. Its schedule reads one of them down a column, so a product of
 64 x 960 by 960 x 1056 with a bias and an activation takes four times as long as with ApplyCPUFallback's schedule.
 
-And it adds up the terms of a row one by one. Where vectors divide a row, `sums_of_rows` is faster: 5 times for the
+And it adds up the terms of a row one by one. Where vectors divide a row, `vectorize_sums` is faster: 5 times for the
 RMSNorm of 384 rows of 768, 7 times for their LayerNorm.
 """
 
@@ -25,11 +25,11 @@ from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import mentions, nodes
 from chapters.kit.schedules.unscheduled import needs_schedule
-from chapters.kit.schedules.vectorize_rows import sums_of_rows
+from chapters.kit.schedules.vectorize_rows import vectorize_sums
 
 
 class ReductionOnce(dl.cpu.Reduction):
-    """`sums_of_rows`, else `dl.cpu.Reduction`; no products, and no reduction that a loop around it would repeat."""
+    """`vectorize_sums`, else `dl.cpu.Reduction`; no products, and no reduction that a loop around it would repeat."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
         """The schedule of `func`, or None so that the next rule gets it.
@@ -39,20 +39,20 @@ class ReductionOnce(dl.cpu.Reduction):
         if products(func) or not needs_schedule(func):
             return None
         with contextlib.suppress(ScheduleError):
-            if by_vectors := sums_of_rows(func, target):
+            if by_vectors := vectorize_sums(func, target):
                 return by_vectors
         try:
             schedules = super().apply(func, target, tunable)
         except ScheduleError:
             return None
         found = schedules if isinstance(schedules, list) else [schedules]
-        once = all(sch is not None and not repeats_a_reduction(sch.mod["main"]) for sch in found)
+        once = all(sch is not None and not repeats_reduction(sch.mod["main"]) for sch in found)
         for sch in found if once else ():
             initialize_sums(sch)
         return schedules if once else None
 
 
-def repeats_a_reduction(func: tirx.PrimFunc) -> bool:
+def repeats_reduction(func: tirx.PrimFunc) -> bool:
     """Whether a reduction of `func` is in a loop that drives none of its axes, so that each iteration repeats it."""
     loops = [loop for loop in nodes(func.body, tirx.For) if not is_one(loop.extent)]
     return any(

@@ -33,12 +33,12 @@ class RunSmallKernelsSerially:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         result = mod.clone()
         for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and steps(func, self.bounds) <= SMALL:
-                result[gvar] = with_serial_loops(func)
+            if isinstance(func, tirx.PrimFunc) and count_steps(func, self.bounds) <= SMALL:
+                result[gvar] = make_loops_serial(func)
         return result
 
 
-def steps(func: tirx.PrimFunc, bounds: Mapping[str, int]) -> float:
+def count_steps(func: tirx.PrimFunc, bounds: Mapping[str, int]) -> float:
     """An upper bound on the iterations of the loops around any one block of `func`; infinity if there is none."""
     if not is_made_of_blocks(func):
         return math.inf
@@ -51,7 +51,7 @@ def steps(func: tirx.PrimFunc, bounds: Mapping[str, int]) -> float:
     return max(math.prod(evaluate(extent, bounds) for extent in nest) for nest in nests)
 
 
-def with_serial_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def make_loops_serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with serial loops in place of its parallel ones."""
 
     def serial(loop: For) -> For:

@@ -1,7 +1,7 @@
 """Schedules linear layers of float16 and bfloat16 on NVIDIA GPUs, with the bias, the residual and the activation.
 
-Many rows go to the kernel for tensor cores (`mma.py`), a few to the kernel that loads each weight once (`few_rows.py`).
-Where the number of rows is known only at run time, one PrimFunc holds several kernels, and its host code chooses.
+`mma.py` has the kernel for many rows, on tensor cores, and `linear_layer_few_rows.py` the one that loads each weight
+once. Where the number of rows is known only at run time, one PrimFunc holds several kernels, and its host code chooses.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tvm import tirx
 from tvm.ir import Var
 from tvm.target import Target
 
+from chapters.kit.gpu.layer_with_epilogue import LinearLayer
 from chapters.kit.gpu.limits import block_shared_bytes
-from chapters.kit.gpu.linear_layer import LinearLayer
 from chapters.kit.gpu.linear_layer_few_rows import BUCKETS, few_rows_body
 from chapters.kit.gpu.mma import mma_body, tile_for
 from chapters.kit.gpu.targets import compute_capability
 from chapters.kit.passes.planned_storage import evaluate
-from chapters.kit.schedules.recognize_layer import layer_of, with_one_epilogue
+from chapters.kit.schedules.recognize_layer import match_layer, merge_epilogue
 from chapters.kit.schedules.unscheduled import map_unscheduled
 
 FIRST = 80  # sm_80: the first architecture with mma.sync for bfloat16 and with cp.async
@@ -44,22 +44,24 @@ class ScheduleLinearLayers:
         if compute_capability(self.target) < FIRST:
             return mod
         arch = str(self.target.attrs["arch"])
-        return map_unscheduled(mod, lambda func: scheduled(func, arch, self.bounds))
+        return map_unscheduled(mod, lambda func: schedule_layer(func, arch, self.bounds))
 
 
 # parsing a kernel takes a while, and tests schedule the same module again and again
 @functools.lru_cache(maxsize=128)
-def scheduled(func: tirx.PrimFunc, arch: str, bounds: tuple[tuple[str, int], ...]) -> tirx.PrimFunc:
+def schedule_layer(
+    func: tirx.PrimFunc, arch: str, bounds: tuple[tuple[str, int], ...]
+) -> tirx.PrimFunc:
     """`func` as kernels and the choice among them; `func` itself if it is no linear layer that a kernel here fits."""
-    whole = with_one_epilogue(func)
-    layer = whole and layer_of(whole)
-    body = layer and dispatched(layer, arch, dict(bounds))
+    whole = merge_epilogue(func)
+    layer = whole and match_layer(whole)
+    body = layer and dispatch_by_rows(layer, arch, dict(bounds))
     if body is None:
         return func
     return whole.with_body(body).without_attr("s_tir").with_attr("tirx.is_scheduled", True)
 
 
-def dispatched(layer: LinearLayer, arch: str, bounds: Mapping[str, int]) -> tirx.Stmt | None:
+def dispatch_by_rows(layer: LinearLayer, arch: str, bounds: Mapping[str, int]) -> tirx.Stmt | None:
     """The body: the kernel for the most rows that there can be, behind one condition for each smaller kernel.
 
     None where no kernel fits. The conditions are host code: they read the number of rows that a call has.

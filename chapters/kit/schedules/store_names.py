@@ -52,16 +52,16 @@ def store_names(root: SBlockRealize) -> SBlockRealize:
         if realize.block.init is not None or not isinstance(loop.extent, tirx.IntImm):
             return loop
         lane = tirx.IterVar(Range(0, loop.extent), Var("lane", loop.loop_var.ty), 0)
-        stores = _stores(realize.block.body, [loop.extent], [lane.var])
+        stores = _split_stores(realize.block.body, [loop.extent], [lane.var])
         buffers.extend(store.buffer for store in stores[:-1])
         if stores[0].same_as(realize.block.body):
             return loop
-        return tirx.stmt_seq(*(_own_loop(loop, lane, one) for one in stores))
+        return tirx.stmt_seq(*(_copy_loop(loop, lane, one) for one in stores))
 
     body = root.block.body
     is_gpu = any(loop.thread_binding is not None for loop in nodes(body, tirx.For))
     if not is_gpu:
-        body = structural_map(body, (tirx.Cast, _rounded_to_bfloat16))
+        body = structural_map(body, (tirx.Cast, _round_to_bfloat16))
     body = structural_map(body, (tirx.For, divide))
     lanes = [loop for loop in nodes(body, tirx.For) if loop.kind == tirx.ForKind.VECTORIZED]
     inside = [block for loop in lanes for block in nodes(loop.body, SBlock)]
@@ -70,21 +70,21 @@ def store_names(root: SBlockRealize) -> SBlockRealize:
         # TVM recognizes a sum that threads share by its one store
         if any(block.same_as(one) for one in inside) or (is_gpu and block.init is not None):
             return block
-        stores = _stores(block.body, [1], [0])
-        own = [*block.alloc_buffers, *(store.buffer for store in stores[:-1])]
-        return with_fields(block, body=tirx.stmt_seq(*stores), alloc_buffers=own)
+        stores = _split_stores(block.body, [1], [0])
+        buffers_here = [*block.alloc_buffers, *(store.buffer for store in stores[:-1])]
+        return with_fields(block, body=tirx.stmt_seq(*stores), alloc_buffers=buffers_here)
 
     body = structural_map(body, (SBlock, divide_block))
     block = with_fields(root.block, body=body, alloc_buffers=[*root.block.alloc_buffers, *buffers])
     return SBlockRealize(root.iter_values, root.predicate, block)
 
 
-def _stores(body: tirx.Stmt, shape: list, index: list) -> list[tirx.Stmt]:
+def _split_stores(body: tirx.Stmt, shape: list, index: list) -> list[tirx.Stmt]:
     """`body` after the stores of the values that it names, each at `index` of a new buffer."""
     if not isinstance(body, tirx.BufferStore):
         return [body]
-    value = structural_map(body.value, (Expr, _without_equal_operands))
-    value = structural_map(value, (Call, _without_names_of_bfloat16))
+    value = structural_map(body.value, (Expr, _name_equal_operand))
+    value = structural_map(value, (Call, _inline_names_of_bfloat16))
     conditional = [call for call in nodes(value, Call) if call.op == IF_THEN_ELSE]
     stay = {let.var for call in conditional for let in nodes(list(call.args[1:]), tirx.Let)}
     values: dict[Var, Expr] = {}
@@ -126,7 +126,7 @@ def need_buffers(
     return deepest > DEEPEST or "bfloat16" in types
 
 
-def _without_equal_operands(expr: Expr) -> Expr:
+def _name_equal_operand(expr: Expr) -> Expr:
     """`x - x` with a name for the second `x`: TVM's simplifier makes 0 of it, which is wrong for infinity and NaN."""
     if not isinstance(expr, SAME_OPERANDS) or "float" not in str(expr.a.ty.dtype):
         return expr
@@ -136,7 +136,7 @@ def _without_equal_operands(expr: Expr) -> Expr:
     return type(expr)(expr.a, tirx.Let(var, expr.b, var))
 
 
-def _rounded_to_bfloat16(cast: tirx.Cast) -> Expr:
+def _round_to_bfloat16(cast: tirx.Cast) -> Expr:
     """A cast of a float32 to bfloat16 that rounds first. On a CPU, TVM computes with float32 and rounds only results.
 
     It rounds to nearest, ties to even, as PyTorch does: half of the last place is added to the bits, which carry.
@@ -155,7 +155,7 @@ def _rounded_to_bfloat16(cast: tirx.Cast) -> Expr:
     return tirx.Cast("bfloat16", rounded)
 
 
-def _without_names_of_bfloat16(call: Call) -> Expr:
+def _inline_names_of_bfloat16(call: Call) -> Expr:
     """`call` without names, if it is a conditional that computes with bfloat16: TVM does not lower these."""
     types = {str(node.ty.dtype) for node in nodes(call, (tirx.Cast, TensorLoad))}
     if call.op != IF_THEN_ELSE or "bfloat16" not in types:
@@ -163,7 +163,7 @@ def _without_names_of_bfloat16(call: Call) -> Expr:
     return structural_map(call, (tirx.Let, lambda let: substitute(let.body, {let.var: let.value})))
 
 
-def _own_loop(loop: tirx.For, lane: tirx.IterVar, store: tirx.BufferStore) -> tirx.For:
+def _copy_loop(loop: tirx.For, lane: tirx.IterVar, store: tirx.BufferStore) -> tirx.For:
     """A loop like `loop`, around `store` alone, with variables of its own."""
     realize = loop.body
     axes = [*realize.block.iter_vars, lane]

@@ -18,9 +18,9 @@ from tvm.target import Target
 
 from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.nt_matmul import reads_only_its_own
-from chapters.kit.cpu.parallel_rows import row_loops, spread
+from chapters.kit.cpu.parallel_rows import find_row_loops, parallelize
 from chapters.kit.cpu.vector_registers import fills_vectors, vector_registers
-from chapters.kit.cpu.vectorize_adjacent_sums import realized
+from chapters.kit.cpu.vectorize_adjacent_sums import get_realize
 from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.tensor_ir import loads, mentions, nodes
 from chapters.kit.schedules.merge_elementwise import inline
@@ -71,40 +71,40 @@ def tile_product(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         return func
     sch = Schedule(func)
     try:
-        axes = axes_of(found[0])
+        axes = find_axes(found[0])
         product = sch.get_sblock(found[0].name_hint)
-        if not (_has_a_loop_per_axis(sch, product) and _one_block_behind(sch, product)):
+        if not (_has_a_loop_per_axis(sch, product) and _merge_epilogue(sch, product)):
             return func
         _tile(sch, product, axes, target)
     except (ValueError, ScheduleError):
         return func
     for block in sch.get_child_blocks(sch.get_sblock("root")):
-        spread(sch, row_loops(sch, block))
+        parallelize(sch, find_row_loops(sch, block))
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)
 
 
-def axes_of(block: SBlock) -> Axes:
+def find_axes(block: SBlock) -> Axes:
     """The axes of `block`, which sums products. Raises ValueError, with the reason, if no tiles fit it."""
-    factors = _factors(block)
+    factors = _find_factors(block)
     spatial = [axis for axis in block.iter_vars if axis.iter_type == tirx.IterVar.DataPar]
     indices = list(block.body.indices)
-    own = [axis.var for axis in block.iter_vars[: len(indices)]]
-    if not spatial or len(spatial) != len(indices) or not all(map(Expr.same_as, indices, own)):
+    axes = [axis.var for axis in block.iter_vars[: len(indices)]]
+    if not spatial or len(spatial) != len(indices) or not all(map(Expr.same_as, indices, axes)):
         raise ValueError(UNEXPECTED)
     reads = [[mentions(list(load.indices), axis.var) for axis in spatial] for load in factors]
     column = len(spatial) - 1
     if reads[0][column] == reads[1][column]:
         raise ValueError(ONE_COLUMN)
-    mine, other = (0, 1) if reads[0][column] else (1, 0)
-    rows = [at for at in range(column) if reads[other][at] and not reads[mine][at]]
+    with_columns, other = (0, 1) if reads[0][column] else (1, 0)
+    rows = [at for at in range(column) if reads[other][at] and not reads[with_columns][at]]
     rows = [at for at in rows if _extent(spatial[at]) != 1]
     if not rows:
         raise ValueError(ONE_ROW)
     extents = _extent(spatial[rows[-1]]), _extent(spatial[column])
-    return Axes(rows[-1], column, factors[other].source, factors[mine].source, extents)
+    return Axes(rows[-1], column, factors[other].source, factors[with_columns].source, extents)
 
 
-def tile_shape(
+def choose_tile_shape(
     extents: tuple[int | None, int | None], lanes: int, registers: int
 ) -> tuple[int, int]:
     """(rows, vectors) of the tile that computes `extents`, rows and columns, in the least time.
@@ -131,7 +131,7 @@ def tile_shape(
     )
 
 
-def _factors(block: SBlock) -> tuple[TensorLoad, TensorLoad]:
+def _find_factors(block: SBlock) -> tuple[TensorLoad, TensorLoad]:
     """The loads of the two factors, which may be cast. Raises ValueError unless their products are added up from 0."""
     store, init = block.body, block.init
     stores = all(isinstance(one, tirx.BufferStore) for one in (store, init))
@@ -159,12 +159,12 @@ def _extent(axis: tirx.IterVar) -> int | None:
 
 def _has_a_loop_per_axis(sch: Schedule, product: SBlockRV) -> bool:
     """Whether each axis of `product` has a serial loop of its own, in the order of the axes."""
-    realize, loops = realized(sch, product), [sch.get(loop) for loop in sch.get_loops(product)]
-    own = list(realize.iter_values) == [loop.loop_var for loop in loops]
-    return own and all(loop.kind == tirx.ForKind.SERIAL for loop in loops)
+    realize, loops = get_realize(sch, product), [sch.get(loop) for loop in sch.get_loops(product)]
+    in_order = list(realize.iter_values) == [loop.loop_var for loop in loops]
+    return in_order and all(loop.kind == tirx.ForKind.SERIAL for loop in loops)
 
 
-def _one_block_behind(sch: Schedule, product: SBlockRV) -> bool:
+def _merge_epilogue(sch: Schedule, product: SBlockRV) -> bool:
     """Inline what the last block reads beside the sums; whether that block, if there is one, reads only its own sum.
 
     A mask or a gate may be computed before the product.
@@ -179,12 +179,12 @@ def _one_block_behind(sch: Schedule, product: SBlockRV) -> bool:
 
 
 def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
-    """Schedule `product`, and with it the copies around it and the block behind it. Raises ScheduleError."""
+    """Schedule `product`, and with it the copies around it and its epilogue. Raises ScheduleError."""
     registers = vector_registers(target)
     lanes = registers.lanes(str(sch.get(product).writes[0].source.dtype))
-    rows, vectors = tile_shape(axes.extents, lanes, registers.count)
-    columns = _read_at_axes(sch, product, axes)
-    pad(sch, product, {axes.row: rows, axes.column: vectors * lanes})
+    rows, vectors = choose_tile_shape(axes.extents, lanes, registers.count)
+    columns = _read_copies_at_axes(sch, product, axes)
+    pad_to_tiles(sch, product, {axes.row: rows, axes.column: vectors * lanes})
     panel = _pack(sch, product, columns, axes.column, vectors * lanes)
 
     loops = sch.get_loops(product)
@@ -201,9 +201,9 @@ def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
     sch.compute_at(panel, part)
     while producers := sch.get_producers(panel):
         inline(sch, producers[-1])
-    (behind,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "local")]
+    (epilogue,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "local")]
     sch.set_scope(product, 0, "local")
-    sch.reverse_compute_at(behind, tile)
+    sch.reverse_compute_at(epilogue, tile)
 
     sch.parallel(sch.fuse(*around, part))
     for loop in (step, row, vector):
@@ -212,18 +212,18 @@ def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
     sch.decompose_reduction(product, steps[0])
 
 
-def _read_at_axes(sch: Schedule, product: SBlockRV, axes: Axes) -> int:
+def _read_copies_at_axes(sch: Schedule, product: SBlockRV, axes: Axes) -> int:
     """Let `product` read copies of factors whose indices are no axes; which of its reads has the columns."""
     for buffer in (axes.rows, axes.columns):
-        at = _read_of(sch, product, buffer)
+        at = _find_read(sch, product, buffer)
         if not _are_axes(sch.get(product), buffer):
             sch.reindex(product, ("read", at))
             if buffer.same_as(axes.columns):
                 return at
-    return _read_of(sch, product, axes.columns)
+    return _find_read(sch, product, axes.columns)
 
 
-def _read_of(sch: Schedule, product: SBlockRV, buffer: tirx.Buffer) -> int:
+def _find_read(sch: Schedule, product: SBlockRV, buffer: tirx.Buffer) -> int:
     reads = [region.source for region in sch.get(product).reads]
     return next(at for at, source in enumerate(reads) if source.same_as(buffer))
 
@@ -236,12 +236,12 @@ def _are_axes(block: SBlock, buffer: tirx.Buffer) -> bool:
     return len(found) == len(load.indices) == len(set(found))
 
 
-def pad(sch: Schedule, product: SBlockRV, tile: dict[int, int]) -> None:
-    """Pad the axes of `product` to whole tiles; a block behind it reads the padded sums. tile: axis -> its extent."""
-    behind = [sch.get(block) for block in sch.get_consumers(product)]
+def pad_to_tiles(sch: Schedule, product: SBlockRV, tile: dict[int, int]) -> None:
+    """Pad the axes of `product` to whole tiles; its epilogue reads the padded sums. tile: axis -> its extent."""
+    epilogue = [sch.get(block) for block in sch.get_consumers(product)]
     sch.pad_einsum(product, [tile.get(axis, 1) for axis in range(len(sch.get_loops(product)))])
-    for block in sch.get_consumers(product) if behind else []:
-        if sch.get(block) not in behind:
+    for block in sch.get_consumers(product) if epilogue else []:
+        if sch.get(block) not in epilogue:
             sch.compute_inline(block)  # the copy without the padding
 
 

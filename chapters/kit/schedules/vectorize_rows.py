@@ -8,7 +8,7 @@ while each block still has its own loops. Then all blocks move into the loop ove
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.ir import Call
+from tvm.ir import Call, Expr
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
@@ -18,12 +18,12 @@ from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.vector_registers import fills_vectors, vector_registers
 from chapters.kit.ir.reductions import is_reduction
 from chapters.kit.ir.tensor_ir import loads, mentions, nodes
-from chapters.kit.schedules.merge_elementwise import evaluations, inline
+from chapters.kit.schedules.merge_elementwise import count_evaluations, inline
 
 VECTORS = 2  # of partial sums for a row: their additions do not wait for one another
 
 
-def sums_of_rows(func: tirx.PrimFunc, target: Target) -> Schedule | None:
+def vectorize_sums(func: tirx.PrimFunc, target: Target) -> Schedule | None:
     """A schedule of `func` in which each row's terms are reduced by vectors; None if its form is another.
 
     Every block runs over the same leading axes, the rows. A reduction has one result, reduces the last axes, and reads
@@ -33,18 +33,19 @@ def sums_of_rows(func: tirx.PrimFunc, target: Target) -> Schedule | None:
     sch = Schedule(func)
     root = sch.get_sblock("root")
     reductions = [one for one in sch.get_child_blocks(root) if is_reduction(sch.get(one))]
-    rows = {_rows(sch.get(block)) for block in reductions}
+    rows = {_count_row_axes(sch.get(block)) for block in reductions}
     if len(rows) != 1 or not (count := rows.pop()):
         return None
-    widths = [_width(sch, block, target) for block in reductions]
+    widths = [_choose_width(sch, block, target) for block in reductions]
     if None in widths:
         return None
-    _inline(sch, count)
+    _inline_elementwise(sch, count)
     partial = [
-        _partial(sch, block, width, count) for block, width in zip(reductions, widths, strict=True)
+        _split_sums(sch, block, width, count)
+        for block, width in zip(reductions, widths, strict=True)
     ]
     *before, last = sch.get_child_blocks(root)
-    if not _same_rows(sch, [*before, last], count):
+    if not _have_same_rows(sch, [*before, last], count):
         return None
     row = sch.fuse(*sch.get_loops(last)[:count])
     for block in reversed(before):
@@ -62,29 +63,23 @@ def sums_of_rows(func: tirx.PrimFunc, target: Target) -> Schedule | None:
     return sch
 
 
-def _rows(block: SBlock) -> int:
+def _count_row_axes(block: SBlock) -> int:
     """How many axes the rows of a reduction have, if it reduces one tensor's last axes into one result; else 0."""
     spatial = [axis.var for axis in block.iter_vars if axis.iter_type == tirx.IterVar.DataPar]
     store, steps = block.body, block.iter_vars[len(spatial) :]
     if not isinstance(store, tirx.BufferStore) or not steps:
         return 0
-    own = len(store.indices) == len(spatial) and all(map(_same, store.indices, spatial))
-    read = [load for region in block.reads for load in loads(store.value, region.source)]
-    side_by_side = all(
-        _same(load.indices[-1], steps[-1].var) for load in read if mentions(load, steps[-1].var)
+    stored_at_axes = len(store.indices) == len(spatial) and all(
+        map(Expr.same_as, store.indices, spatial)
     )
-    return len(spatial) if own and side_by_side and _reduces(steps) else 0
+    read = [load for region in block.reads for load in loads(store.value, region.source)]
+    last = steps[-1].var
+    side_by_side = all(load.indices[-1].same_as(last) for load in read if mentions(load, last))
+    reduces = all(axis.iter_type == tirx.IterVar.CommReduce for axis in steps)
+    return len(spatial) if stored_at_axes and side_by_side and reduces else 0
 
 
-def _same(a, b) -> bool:
-    return a.same_as(b)
-
-
-def _reduces(axes: list[tirx.IterVar]) -> bool:
-    return all(axis.iter_type == tirx.IterVar.CommReduce for axis in axes)
-
-
-def _width(sch: Schedule, block: SBlockRV, target: Target) -> int | None:
+def _choose_width(sch: Schedule, block: SBlockRV, target: Target) -> int | None:
     """How many partial sums a row gets: whole vectors of `target`, a divisor of the number of terms; else None."""
     extent, buffer = sch.get(sch.get_loops(block)[-1]).extent, sch.get(block).writes[0].source
     if not isinstance(extent, tirx.IntImm) or not fills_vectors(buffer):
@@ -94,7 +89,7 @@ def _width(sch: Schedule, block: SBlockRV, target: Target) -> int | None:
     return next((width for width in widths if int(extent) % width == 0 and width > 1), None)
 
 
-def _inline(sch: Schedule, rows: int) -> None:
+def _inline_elementwise(sch: Schedule, rows: int) -> None:
     """Inline the elementwise blocks that only read, add or multiply: computing them twice costs less than storing them.
 
     A block with one element for each row, made of a row's sum, stays: its result is used for the whole row.
@@ -103,19 +98,19 @@ def _inline(sch: Schedule, rows: int) -> None:
         block = sch.get(handle)
         if is_reduction(block) or nodes(block.body, Call):
             continue
-        if nodes(block.body, tirx.Let) and evaluations(sch, handle) > 1:
+        if nodes(block.body, tirx.Let) and count_evaluations(sch, handle) > 1:
             continue
         if len(block.iter_vars) > rows or not sch.get_producers(handle):
             inline(sch, handle)
 
 
-def _partial(sch: Schedule, block: SBlockRV, width: int, rows: int) -> SBlockRV:
+def _split_sums(sch: Schedule, block: SBlockRV, width: int, rows: int) -> SBlockRV:
     """The new block that makes `width` partial sums of each row; `block` reduces those."""
     _, lane = sch.split(sch.get_loops(block)[-1], [None, width])
     return sch.rfactor(lane, factor_axis=rows)
 
 
-def _same_rows(sch: Schedule, blocks: list[SBlockRV], count: int) -> bool:
+def _have_same_rows(sch: Schedule, blocks: list[SBlockRV], count: int) -> bool:
     """Whether the first `count` loops of all `blocks` have the same extents."""
     extents = [[sch.get(loop).extent for loop in sch.get_loops(block)[:count]] for block in blocks]
     return all(structural_equal(one, extents[-1]) for one in extents)

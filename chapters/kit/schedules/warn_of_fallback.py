@@ -24,7 +24,7 @@ from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes, variables_of
 from chapters.kit.passes.planned_storage import evaluate, tensor_bytes
-from chapters.kit.schedules.tile_products import axes_of
+from chapters.kit.schedules.tile_products import find_axes
 from chapters.kit.schedules.unscheduled import is_made_of_blocks, needs_schedule
 
 FALLBACK = "ApplyCPUFallback"
@@ -96,9 +96,9 @@ def warn_of_products(mod: tvm.IRModule) -> None:
     is always slow without its schedule: it reads w row by row, and the fallback makes vectors of other kernels only.
     """
     for one in left(mod):
-        func, bounds = mod[one.kernel], _bounds(mod[one.function])
+        func, bounds = mod[one.kernel], _read_bounds(mod[one.function])
         is_nt = any(block.name_hint == NT_MATMUL for block in products(func))
-        if one.share >= WORTH_A_WARNING and (is_nt or reuse(func, bounds) >= MUCH_REUSE):
+        if one.share >= WORTH_A_WARNING and (is_nt or operand_reuse(func, bounds) >= MUCH_REUSE):
             warnings.warn(
                 f"The kernel {one.kernel} moves {one.share:.0%} of the bytes of {one.function}, and only the fallback "
                 f"schedules it, because it is {one.why}. Its numbers are right, but it may be many times slower than "
@@ -110,24 +110,24 @@ def warn_of_products(mod: tvm.IRModule) -> None:
 
 def kernel_bytes(func: relax.Function) -> tuple[Counter[str], Counter[str]]:
     """(launches, bytes read and written) of each kernel that `func` calls; each call in its code counts once."""
-    bounds, launches, moved = _bounds(func), Counter(), Counter()
+    bounds, launches, moved = _read_bounds(func), Counter(), Counter()
     for call in calls_in(func.body):
         if isinstance(call.op, tvm.ir.Op) and call.op.name in KERNEL_CALLS:
             kernel = call.args[0].name_hint
             read = {argument: argument.ty for argument in call.args[1].fields}  # each once
             launches[kernel] += 1
-            moved[kernel] += sum(_bytes(ty, bounds) for ty in [*read.values(), call.ty])
+            moved[kernel] += sum(_count_bytes(ty, bounds) for ty in [*read.values(), call.ty])
     return launches, moved
 
 
-def reuse(func: tirx.PrimFunc, bounds: Mapping[str, int]) -> float:
+def operand_reuse(func: tirx.PrimFunc, bounds: Mapping[str, int]) -> float:
     """How many products `func` computes per element of its operands and results; 0 if it computes none."""
     computed = sum(
-        math.prod(_number(axis.dom.extent, bounds) for axis in block.iter_vars)
+        math.prod(_evaluate_size(axis.dom.extent, bounds) for axis in block.iter_vars)
         for block in products(func)
     )
     buffers = [param for param in func.params if tirx.is_buffer_var(param)]
-    elements = sum(math.prod(_number(e, bounds) for e in one.shape) for one in buffers)
+    elements = sum(math.prod(_evaluate_size(e, bounds) for e in one.shape) for one in buffers)
     return computed / max(elements, 1)
 
 
@@ -137,11 +137,11 @@ def why_left(func: tirx.PrimFunc) -> str:
         return NO_SUM
     found = products(func)
     if found:
-        return _why_no_tiles(func, found[0])
+        return _describe_missing_tiles(func, found[0])
     return SUMS if any(map(is_reduction, nodes(func.body, SBlock))) else NO_SUM
 
 
-def _why_no_tiles(func: tirx.PrimFunc, block: SBlock) -> str:
+def _describe_missing_tiles(func: tirx.PrimFunc, block: SBlock) -> str:
     """Why neither chapter 5's schedules nor TileProducts take `func`, in which `block` sums products."""
     if "conv" in block.name_hint:
         return CONVOLUTION
@@ -150,7 +150,7 @@ def _why_no_tiles(func: tirx.PrimFunc, block: SBlock) -> str:
     _, w = operands_of(block)
     unknown = [str(e) for e in w.shape if not isinstance(e, tirx.IntImm)]
     try:
-        axes_of(block)
+        find_axes(block)
     except ValueError as reason:
         if block.name_hint == NT_MATMUL and unknown:
             return f"a product with a matrix whose size is not known ({', '.join(unknown)})"
@@ -158,18 +158,18 @@ def _why_no_tiles(func: tirx.PrimFunc, block: SBlock) -> str:
     return EPILOGUE
 
 
-def _bounds(func: relax.Function) -> dict[str, int]:
+def _read_bounds(func: relax.Function) -> dict[str, int]:
     found = (func.attrs or {}).get("tir_var_upper_bound", {})
     return {str(name): int(most) for name, most in found.items()}
 
 
-def _bytes(ty: tvm.ir.Type, bounds: Mapping[str, int]) -> int:
+def _count_bytes(ty: tvm.ir.Type, bounds: Mapping[str, int]) -> int:
     if isinstance(ty, relax.TupleType):
-        return sum(_bytes(field, bounds) for field in ty.fields)
-    return _number(tensor_bytes(ty), bounds) if isinstance(ty, relax.TensorType) else 0
+        return sum(_count_bytes(field, bounds) for field in ty.fields)
+    return _evaluate_size(tensor_bytes(ty), bounds) if isinstance(ty, relax.TensorType) else 0
 
 
-def _number(size: int | tvm.ir.Expr, bounds: Mapping[str, int]) -> int:
+def _evaluate_size(size: int | tvm.ir.Expr, bounds: Mapping[str, int]) -> int:
     if isinstance(size, int | tirx.IntImm):
         return int(size)
     return evaluate(size, {dim.name: bounds.get(dim.name, UNBOUNDED) for dim in variables_of(size)})

@@ -35,11 +35,11 @@ class WholeWarps(dl.base.ScheduleRule):
         except Exception:  # a rule asserts, indexes and schedules what it does not know
             return None
         found = schedules if isinstance(schedules, list) else [schedules]
-        right = all(sch is not None and is_right(sch.mod["main"], func) for sch in found)
+        right = all(sch is not None and has_right_sums(sch.mod["main"], func) for sch in found)
         return schedules if right else None
 
 
-def is_right(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> bool:
+def has_right_sums(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> bool:
     """Whether `scheduled` divides its sums among whole warps only, and starts them as `func` does."""
     divided = [
         (loop.extent, inside.block.writes[0].source.dtype)
@@ -52,10 +52,10 @@ def is_right(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> bool:
         isinstance(extent, tirx.IntImm) and int(extent) % WARP == 0 and str(dtype) in SHUFFLED
         for extent, dtype in divided
     )
-    return whole and starts(scheduled) <= starts(func)
+    return whole and init_values(scheduled) <= init_values(func)
 
 
-def starts(func: tirx.PrimFunc) -> set[str]:
+def init_values(func: tirx.PrimFunc) -> set[str]:
     """The values from which the sums of `func` start, as text."""
     inits = [block.init for block in nodes(func.body, SBlock) if block.init is not None]
     return {str(store.value) for init in inits for store in nodes(init, tirx.BufferStore)}

@@ -15,6 +15,8 @@ from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import nodes, substitute, with_fresh_lets
 
+LARGEST = 2**31  # elements of an array: indices have 32 bits
+
 
 @dataclass(frozen=True)
 class LinearLayer:
@@ -51,14 +53,18 @@ class LinearLayer:
         return str(self.out.dtype)
 
     @property
-    def sizes(self) -> tuple[int | Expr, int, int, str]:
-        """(rows, n, k, dtype of x and w)."""
-        return self.rows, self.n, self.k, self.dtype
-
-    @property
     def rows(self) -> int | Expr:
         """How many rows x has: a number, or an int32 expression where that is known only when the kernel is called."""
-        return _product(self.x.shape[:-1])
+        return _multiply_extents(self.x.shape[:-1])
+
+    def check_indices(self) -> None:
+        """Raise ValueError for an array of a known size whose indices do not fit 32 bits."""
+        m, n, k = self.rows, self.n, self.k
+        known = m if isinstance(m, int) else 1
+        if max(known * k, n * k, known * n) >= LARGEST:
+            raise ValueError(
+                f"{m} × {n} × {k} has an array of 2**31 elements or more; split its rows."
+            )
 
     def matrix(self, buffer: Var) -> Var:
         """x, out, or another buffer with their leading dimensions as a matrix, for use while a kernel is written.
@@ -77,7 +83,7 @@ class LinearLayer:
             if at not in counted[1:]:
                 indices.append(row if at in counted else 0)
                 continue
-            extent = _product([extents[at]])
+            extent = _multiply_extents([extents[at]])
             if not isinstance(extent, int):
                 extent = T.max(extent, 1)  # TVM may find that it is 0 where the rows are few
             indices.append(row % extent)
@@ -144,8 +150,11 @@ class LinearLayer:
             return next((value for piece, value in held if structural_equal(piece, load)), load)
 
         value = structural_map(self.value, (TensorLoad, from_register))
-        own = {self.total: total, **{a: _as(a, index) for a, index in where}}
-        return with_fresh_lets(substitute(value, own))
+        values = {
+            self.total: total,
+            **{axis: T.cast(index, str(axis.ty.dtype)) for axis, index in where},
+        }
+        return with_fresh_lets(substitute(value, values))
 
 
 def is_compact(buffer: Var) -> bool:
@@ -154,7 +163,7 @@ def is_compact(buffer: Var) -> bool:
     return not buffer.ty.strides and isinstance(offset, tirx.IntImm) and int(offset) == 0
 
 
-def _product(extents: Sequence[Expr]) -> int | Expr:
+def _multiply_extents(extents: Sequence[Expr]) -> int | Expr:
     """The product as a number; as an int32 expression if a factor is symbolic."""
     if all(isinstance(extent, tirx.IntImm) for extent in extents):
         return math.prod(map(int, extents))
@@ -164,18 +173,13 @@ def _product(extents: Sequence[Expr]) -> int | Expr:
     )
 
 
-def _as(axis: Var, index: Expr | int) -> Expr:
-    """`index` in the dtype of `axis`."""
-    return T.cast(index, str(axis.ty.dtype))
-
-
-def unchanged(total: Expr) -> Expr:
+def identity(total: Expr) -> Expr:
     """A sum as it is: what `after` does if the kernel has no epilogue."""
     return total
 
 
 def linear_layer(
-    m: int, n: int, k: int, dtype: str, out_dtype: str, after: Callable[[Expr], Expr] = unchanged
+    m: int, n: int, k: int, dtype: str, out_dtype: str, after: Callable[[Expr], Expr] = identity
 ) -> LinearLayer:
     """The layer D = after(A @ B.T + C) for A (m, k), B (n, k) of `dtype`, C (n,) float32, D (m, n) of `out_dtype`."""
     kinds = {

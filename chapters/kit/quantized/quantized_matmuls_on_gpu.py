@@ -21,10 +21,10 @@ from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.gpu.limits import WARP
 from chapters.kit.ir.tensor_ir import mentions
 from chapters.kit.quantized.int8_product import Rows
-from chapters.kit.quantized.schedule_coded_products import (
-    CodedProduct,
-    coded_product,
-    with_one_epilogue,
+from chapters.kit.quantized.schedule_quantized_matmuls import (
+    QuantizedMatmul,
+    match_quantized_matmul,
+    merge_epilogue,
 )
 from chapters.kit.schedules.apply_gpu_fallback import schedule_any_on_gpu
 from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
@@ -36,9 +36,9 @@ THREADS = 256  # per block, at most: every GPU with WebGPU has as many
 BYTES = 4  # of a word
 
 
-@tvm.transform.module_pass(opt_level=0, name="ScheduleCodedProductsOnGPU")
-class ScheduleCodedProductsOnGPU:
-    """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue behind the product.
+@tvm.transform.module_pass(opt_level=0, name="ScheduleQuantizedMatmulsOnGPU")
+class ScheduleQuantizedMatmulsOnGPU:
+    """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue of the product.
 
     With up to FEW rows of x, each code is read once for all rows. With more rows, or a number that only the call knows,
     dlight's rule for matrix products unpacks one tile of the matrix at a time into shared memory. No kernel stores the
@@ -53,11 +53,11 @@ class ScheduleCodedProductsOnGPU:
 
 
 def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """`func` with a schedule and marked as scheduled, if it is a coded product; or `func` itself."""
-    parts = coded_product(func)
+    """`func` with a schedule and marked as scheduled, if it is a quantized matmul; or `func` itself."""
+    parts = match_quantized_matmul(func)
     if parts is None:
         return func
-    rows, sch = Rows(parts.x.shape), with_one_epilogue(func, parts)
+    rows, sch = Rows(parts.x.shape), merge_epilogue(func, parts)
     if sch is None:
         scheduled = schedule_any_on_gpu(func)
     elif rows.known and rows.count <= FEW:
@@ -66,12 +66,12 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         _share_sums(sch, product, parts)
         scheduled = sch.mod["main"]
     else:
-        scheduled = many_rows(sch.mod["main"], target)
-    body = _without_vectors(scheduled.body, parts.codes)
+        scheduled = schedule_many_rows(sch.mod["main"], target)
+    body = _unroll_vectors(scheduled.body, parts.codes)
     return scheduled.with_body(body).with_attr("tirx.is_scheduled", True)
 
 
-def many_rows(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+def schedule_many_rows(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """`func` with dlight's schedule for a matrix product, or the fallback's; both unpack where the floats are read.
 
     Its rule for one row is not asked: it stops with an AssertionError if the form has minima.
@@ -80,7 +80,7 @@ def many_rows(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     return found.mod["main"] if found else schedule_any_on_gpu(func)
 
 
-def _without_vectors(stmt: tirx.Stmt, codes: tirx.Buffer) -> tirx.Stmt:
+def _unroll_vectors(stmt: tirx.Stmt, codes: tirx.Buffer) -> tirx.Stmt:
     """`stmt` with the loops unrolled that read `codes` in vectors: neighbouring steps lie in one word, not in two."""
 
     def one_by_one(loop: tirx.For) -> tirx.For:
@@ -91,16 +91,16 @@ def _without_vectors(stmt: tirx.Stmt, codes: tirx.Buffer) -> tirx.Stmt:
     return structural_map(stmt, (tirx.For, one_by_one))
 
 
-def _share_sums(sch: Schedule, product: SBlockRV, parts: CodedProduct) -> None:
+def _share_sums(sch: Schedule, product: SBlockRV, parts: QuantizedMatmul) -> None:
     """Let several threads share each sum: each adds up the products of its words, and then they add up their sums."""
-    partial, sharing = _partial_sums(sch, product, parts)
+    partial, sharing = _split_sums(sch, product, parts)
     block, panel, lane, thread, step, half, byte, row = sch.get_loops(partial)
     sch.bind(block, "blockIdx.x")
     # the codes of neighbouring lanes lie side by side, and those of one lane if there is only one
     inside = [lane, thread, panel] if parts.form.lanes > 1 else [thread, panel]
     for axis, loop in zip("xyz", inside, strict=False):
         sch.bind(loop, f"threadIdx.{axis}")
-    _add_up(sch, product, lane, sharing, f"threadIdx.{'xyz'[inside.index(thread)]}")
+    _add_thread_sums(sch, product, lane, sharing, f"threadIdx.{'xyz'[inside.index(thread)]}")
     sch.set_scope(partial, 0, "local")
     *_, elements = _load_once(sch, partial, parts.x, half)
     sch.vectorize(elements)
@@ -112,7 +112,7 @@ def _share_sums(sch: Schedule, product: SBlockRV, parts: CodedProduct) -> None:
     sch.decompose_reduction(partial, step)
 
 
-def _partial_sums(sch: Schedule, product: SBlockRV, parts: CodedProduct) -> tuple[SBlockRV, int]:
+def _split_sums(sch: Schedule, product: SBlockRV, parts: QuantizedMatmul) -> tuple[SBlockRV, int]:
     """(the block that adds up the products of one thread, the number of threads that share a sum).
 
     Its loops: block of threads, panel, lane, thread, step, half of each byte, byte of the word, row of x.
@@ -134,16 +134,16 @@ def _partial_sums(sch: Schedule, product: SBlockRV, parts: CodedProduct) -> tupl
     return sch.rfactor(thread, 0), sharing
 
 
-def _add_up(sch: Schedule, product: SBlockRV, at: LoopRV, sharing: int, axis: str) -> None:
+def _add_thread_sums(sch: Schedule, product: SBlockRV, at: LoopRV, sharing: int, axis: str) -> None:
     """Add up the sums of the threads along `axis`. The first of them computes the epilogue."""
     sch.reverse_compute_at(product, at, preserve_unit_loops=True)
     thread, *rows = _loops_inside(sch, product, at)
     sch.reorder(*rows, thread)
     sch.bind(thread, axis)
-    for behind in sch.get_consumers(product):
+    for epilogue in sch.get_consumers(product):
         sch.set_scope(product, 0, "local")
-        sch.reverse_compute_at(behind, at)
-        _, first = sch.split(sch.add_unit_loop(behind), [1, sharing])
+        sch.reverse_compute_at(epilogue, at)
+        _, first = sch.split(sch.add_unit_loop(epilogue), [1, sharing])
         sch.bind(first, axis)
 
 

@@ -14,22 +14,22 @@ from chapters.kit.chat.weights import Spec, Weights
 from chapters.kit.decoder.llama import LlamaForCausalLM
 from chapters.kit.quantized.dequantize import int64
 from chapters.kit.quantized.layers import (
-    CodedMatrix,
     FloatMatrix,
     Matrix,
     MatrixEmbedding,
     MatrixLinear,
+    QuantizedMatrix,
     TiedHead,
 )
 
 FUNCTIONS = ("prefill", "decode")
 
 
-def matrix(spec: Spec) -> Matrix:
+def build_matrix(spec: Spec) -> Matrix:
     """The module that holds a matrix."""
     if spec.form is None:
         return FloatMatrix(spec.n, spec.k)
-    return CodedMatrix(spec.form, spec.n, spec.k)
+    return QuantizedMatrix(spec.form, spec.n, spec.k)
 
 
 class ChatAttention(nn.Module):
@@ -76,7 +76,7 @@ class ChatDecoder(LlamaForCausalLM):
 
     def prefill(self, input_ids: Tensor, positions: Tensor, kv_cache: Tensor):
         """Logits (1, 1, vocab_size) of the last token, and the extended cache."""
-        return super().prefill(self._embedded(input_ids), positions, kv_cache)
+        return super().prefill(self._embed_batch(input_ids), positions, kv_cache)
 
     def decode(self, input_ids: Tensor, positions: Tensor, kv_cache: Tensor):
         """The same for one token."""
@@ -84,9 +84,9 @@ class ChatDecoder(LlamaForCausalLM):
 
     def batch_verify(self, input_ids: Tensor, positions: Tensor, kv_cache: Tensor):
         """Logits (1, s, vocab_size) of all tokens, and the extended cache."""
-        return super().batch_verify(self._embedded(input_ids), positions, kv_cache)
+        return super().batch_verify(self._embed_batch(input_ids), positions, kv_cache)
 
-    def _embedded(self, input_ids: Tensor) -> Tensor:
+    def _embed_batch(self, input_ids: Tensor) -> Tensor:
         rows = self.embed(input_ids)
         return op.reshape(rows, (1, *rows.shape))
 
@@ -106,12 +106,12 @@ def chat_decoder(
     config = weights.config
 
     def linear(layer: str) -> MatrixLinear:
-        return MatrixLinear([matrix(spec) for spec in weights.specs(layer)])
+        return MatrixLinear([build_matrix(spec) for spec in weights.specs(layer)])
 
     whole = ChatDecoder(config, "float32")
     model = whole.model
     model.rope = nn.Parameter((config.context_window_size, 2, config.head_dim // 2), "float32")
-    model.embed_tokens = MatrixEmbedding(matrix(*weights.specs("model.embed_tokens.matrix")))
+    model.embed_tokens = MatrixEmbedding(build_matrix(*weights.specs("model.embed_tokens.matrix")))
     whole.lm_head = TiedHead(model.embed_tokens) if weights.tied else linear("lm_head")
     for at, layer in enumerate(model.layers):
         name = f"model.layers.{at}."
