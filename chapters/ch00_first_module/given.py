@@ -7,7 +7,7 @@ import tvm
 from tvm import relax
 
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.draw.table import Table, si
+from chapters.kit.draw.table import Table, format_si
 
 RUNS = 9  # timed runs; the shortest counts, because another program can only make a run longer
 
@@ -37,10 +37,10 @@ def measure(mod: tvm.IRModule) -> Table:
     whole = min(_seconds(vm, arguments) for _ in range(RUNS))
     runs = [_kernels(vm, arguments) for _ in range(RUNS)]
     rows = [
-        (calls[0][0], si(calls[0][1], "B"), _ms(min(c[2] for c in calls)))
+        (calls[0][0], format_si(calls[0][1], "B"), _ms(min(c[2] for c in calls)))
         for calls in zip(*runs, strict=True)
     ]
-    moved = si(sum(moved for _, moved, _ in runs[0]), "B")
+    moved = format_si(sum(moved for _, moved, _ in runs[0]), "B")
     launches = f"{len(rows)} launch{'es' * (len(rows) != 1)}"
     note = f"{launches}, {moved}, {_ms(whole)}; largest error {error.max():.0e}"
     return Table(("kernel", "moves", "takes"), rows, note)

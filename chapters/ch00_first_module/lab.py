@@ -14,10 +14,10 @@ from chapters.ch00_first_module.given import layer, measure
 from chapters.kit.draw.display import display
 from chapters.kit.draw.picture import picture
 from chapters.kit.ir.ir_diff import diff, show
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import describe_owner, earlier
 
 first = earlier(0)
-print("The code of chapter 0 is", whose(0))
+print("The code of chapter 0 is", describe_owner(0))
 
 # %% [markdown]
 # ## One line

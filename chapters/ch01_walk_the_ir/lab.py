@@ -15,10 +15,10 @@ from chapters.kit.draw.display import display
 from chapters.kit.draw.picture import before_after
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.measure.scoreboard import compare, size
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import describe_owner, earlier
 
 walk = earlier(1)
-print("The code of chapter 1 is", whose(1))
+print("The code of chapter 1 is", describe_owner(1))
 
 # %% [markdown]
 # ## The tiny decoder

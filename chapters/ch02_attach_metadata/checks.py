@@ -24,7 +24,7 @@ from chapters.checking.expect import Section
 from chapters.checking.judge import observe_pass
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
-from chapters.kit.passes.planned_storage import planned
+from chapters.kit.passes.planned_storage import plan_storage
 from chapters.runner.failure import CheckFailed
 from solutions.ch02_attach_metadata import attach_support_info as reference
 
@@ -175,7 +175,7 @@ def test_2_1_map_relax_functions(impl) -> None:
 def test_2_1_the_planner_knows_the_sizes(impl) -> None:
     """with the bounds, only storage that depends on vocab_size keeps a symbolic size"""
     mod = impl.AttachVariableBounds({"batch_size": 8, "context_window": 64})(_make_batch_decode())
-    before, after = planned(_make_batch_decode()), planned(mod)
+    before, after = plan_storage(_make_batch_decode()), plan_storage(mod)
     left = [str(s) for s in after.symbolic if "vocab_size" not in str(s)]
     READERS.that(
         not left and len(after.storages) < len(before.storages),
@@ -666,7 +666,7 @@ def test_2_4_prediction_holds(impl) -> None:
     plans = {}
     for batch in (8, 16):
         bounds = {"batch_size": batch, "context_window": 64}
-        plans[batch] = planned(_attach_bounds(_make_batch_decode(), bounds))
+        plans[batch] = plan_storage(_attach_bounds(_make_batch_decode(), bounds))
     measured = {
         "largest": max(s.size for s in plans[8].constant),
         "largest_at_batch_16": max(s.size for s in plans[16].constant),
@@ -731,7 +731,7 @@ def test_2_5_the_bound_is_false_of_score(impl) -> None:
         return
     if error:
         raise CheckFailed("The VM refused your score, but not for lack of storage.", yours=error)
-    sizes = planned(mod)
+    sizes = plan_storage(mod)
     raise BREAK.failed(
         "Your score also runs with the bound.",
         expected="the VM refuses it with “storage allocation failure”",
@@ -744,7 +744,7 @@ def test_2_5_the_bound_is_false_of_score(impl) -> None:
 
 def observe_2_5(impl):
     def plans_inside_score() -> bool:
-        plan = planned(impl.lying_bound()[0])
+        plan = plan_storage(impl.lying_bound()[0])
         return any(s.planned for s in plan.storages if s.function == "score")
 
     return [

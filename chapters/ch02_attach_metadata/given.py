@@ -16,8 +16,8 @@ from tvm.relax.expr_functor import PyExprVisitor, visitor
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import bindings_of
-from chapters.kit.measure.captured_kernels import captured, sizes_of_graphs
-from chapters.kit.passes.planned_storage import evaluate, planned, tensor_bytes
+from chapters.kit.measure.captured_kernels import count_captured, sizes_of_graphs
+from chapters.kit.passes.planned_storage import evaluate, plan_storage, tensor_bytes
 
 # The functions that run layers of the model when a serving engine calls them. These can be cut into stages.
 ENTRY_POINTS = (
@@ -198,7 +198,7 @@ def measure_attributes(chosen: Mapping[str, Mapping[str, Any]]) -> Reached:
     for name, attributes in chosen.items():
         mod[name] = mod[name].with_attrs(dict(attributes))
     lies, allocated, graphs, launches, replayed = [], 0, 0, 0, 0
-    plan = planned(mod)
+    plan = plan_storage(mod)
     for name, calls in CALLS.items():
         bounds = dict((mod[name].attrs or {}).get("tir_var_upper_bound", {}))
         largest = {size: max(sizes[size] for _, sizes in calls) for size in calls[0][1]}
@@ -211,7 +211,7 @@ def measure_attributes(chosen: Mapping[str, Mapping[str, Any]]) -> Reached:
         allocated += max(sum(storage.bytes(sizes) for storage in own) for _, sizes in calls)
         for recorded_for in sizes_of_graphs(mod, name):
             graphs += len({tuple(sizes[size] for size in recorded_for) for _, sizes in calls})
-        kernels, times = captured(mod, name), sum(n for n, _ in calls)
+        kernels, times = count_captured(mod, name), sum(n for n, _ in calls)
         launches += times * kernels.kernels
         replayed += times * kernels.captured
     return Reached(tuple(lies), allocated, replayed / launches, graphs)

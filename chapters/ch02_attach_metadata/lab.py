@@ -16,12 +16,12 @@ from chapters.kit.decoder.llama_generator import Generator
 from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import bindings_of
-from chapters.kit.measure.captured_kernels import captured
-from chapters.kit.passes.planned_storage import planned
-from chapters.runner.earlier import earlier, whose
+from chapters.kit.measure.captured_kernels import count_captured
+from chapters.kit.passes.planned_storage import plan_storage
+from chapters.runner.earlier import describe_owner, earlier
 
 attach = earlier(2)
-print("The code of chapter 2 is", whose(2))
+print("The code of chapter 2 is", describe_owner(2))
 
 # %% [markdown]
 # ## Bounds, read by the memory planner
@@ -32,7 +32,7 @@ print("The code of chapter 2 is", whose(2))
 
 # %%
 decode, _ = decoder("tiny", functions=["batch_decode"])
-print("storages without bounds:", len(planned(decode).storages))
+print("storages without bounds:", len(plan_storage(decode).storages))
 
 # %% [markdown]
 # With bounds, the sizes are numbers, and the planner can compare any two of them. So it reuses storages more often, and
@@ -41,7 +41,7 @@ print("storages without bounds:", len(planned(decode).storages))
 # %%
 bounds = {"batch_size": 8, "context_window": 64, "seq_len": 32, "max_history": -1}
 bounded = attach.AttachVariableBounds(bounds)(decode)
-print("storages with bounds:   ", len(planned(bounded).storages))
+print("storages with bounds:   ", len(plan_storage(bounded).storages))
 
 # %% [markdown]
 # Here are the bytes that one call allocates in all, for three batches. (Exercise 2.4 asks you for the largest storage,
@@ -51,7 +51,7 @@ print("storages with bounds:   ", len(planned(bounded).storages))
 rows = []
 for batch, context in ((1, 64), (4, 64), (8, 64)):
     sizes = {"batch_size": batch, "context_window": context, "vocab_size": 500}
-    rows.append((batch, planned(decode).bytes(sizes), planned(bounded).bytes(sizes)))
+    rows.append((batch, plan_storage(decode).bytes(sizes), plan_storage(bounded).bytes(sizes)))
 display(Table(("sequences", "bytes without bounds", "bytes with bounds"), rows))
 
 # %% [markdown]
@@ -64,7 +64,7 @@ display(Table(("sequences", "bytes without bounds", "bytes with bounds"), rows))
 # %%
 large, _ = decoder("llama3-8b", "float16", functions=["batch_decode"])
 large_bounds = {"batch_size": 8, "context_window": 8192, "vocab_size": 128256}
-large_plan = planned(attach.AttachVariableBounds(large_bounds)(large))
+large_plan = plan_storage(attach.AttachVariableBounds(large_bounds)(large))
 print(f"{max(s.size for s in large_plan.constant):,} bytes in the largest storage")
 
 # %% [markdown]
@@ -99,7 +99,7 @@ display(
     Table(
         ("attributes", "size of the temporary"),
         [
-            (title, planned(mod).symbolic[0])
+            (title, plan_storage(mod).symbolic[0])
             for title, mod in (("none", sampler), ("bound", only_bound), ("both", both))
         ],
     )
@@ -116,7 +116,7 @@ display(
 
 # %%
 allowed = attach.AttachMemoryPlanAttr()(bounded)
-before, after = planned(bounded), planned(allowed)
+before, after = plan_storage(bounded), plan_storage(allowed)
 print("allocated at run time before:", ", ".join(map(str, before.unplanned)))
 print("allocated at run time after: ", ", ".join(map(str, after.unplanned)) or "nothing")
 print("the new storage:             ", after.storages[-1])
@@ -177,7 +177,7 @@ for title, mod in (
     ("hint and bound", hint(bounded)),
 ):
     for flag in (False, True):
-        seen = captured(mod, "batch_decode", flag)
+        seen = count_captured(mod, "batch_decode", flag)
         rows.append((title, "on" if flag else "off", seen.kernels, seen.captured, seen.graphs))
 display(Table(("attached", "use_cuda_graph", "kernels", "of these captured", "in graphs"), rows))
 

@@ -10,8 +10,8 @@ from tvm import relax
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import CONFIGS
-from chapters.kit.measure.captured_kernels import captured
-from chapters.kit.passes.planned_storage import lower, planned
+from chapters.kit.measure.captured_kernels import count_captured
+from chapters.kit.passes.planned_storage import lower, plan_storage
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 
@@ -70,8 +70,8 @@ def _bounded(mod: tvm.IRModule, **bounds: int) -> tvm.IRModule:
 
 
 def _sizes_with_another_variable() -> str:
-    sizes = {str(s) for s in planned(_bounded(CHAIN, m=1024)).storages}
-    if sizes == {str(s) for s in planned(CHAIN).storages}:
+    sizes = {str(s) for s in plan_storage(_bounded(CHAIN, m=1024)).storages}
+    if sizes == {str(s) for s in plan_storage(CHAIN).storages}:
         return "nothing: the sizes stay symbolic"
     return "the sizes become numbers"
 
@@ -82,7 +82,7 @@ def _batch_decode() -> tvm.IRModule:
 
 
 def _left_without_the_plan_attribute() -> str:
-    left, symbolic = planned(_batch_decode()).unplanned, planned(_batch_decode()).symbolic
+    left, symbolic = plan_storage(_batch_decode()).unplanned, plan_storage(_batch_decode()).symbolic
     if not left:
         return "nothing"
     return "the output, in every call" if len(left) == 1 and symbolic else "all tensors"
@@ -92,10 +92,12 @@ def _misspelt_hint() -> str:
     hint = earlier(2).AttachCUDAGraphSymbolicCaptureHints
     names = ["batch_size", "context_window"]
     try:
-        wrong = captured(hint({"batch-decode": names})(_batch_decode()), "batch_decode").captured
+        wrong = count_captured(
+            hint({"batch-decode": names})(_batch_decode()), "batch_decode"
+        ).captured
     except Exception:
         return "the pass raises an error"
-    right = captured(hint({"batch_decode": names})(_batch_decode()), "batch_decode").captured
+    right = count_captured(hint({"batch_decode": names})(_batch_decode()), "batch_decode").captured
     if wrong == right:
         return "as many are captured as without the misprint"
     return (
@@ -107,7 +109,7 @@ def _one_hint_for_two_sizes() -> str:
     mod = _bounded(TWO_SIZES, m=64, n=64)
     func = mod["main"].with_attr("relax.rewrite_cuda_graph.capture_symbolic_vars", ["m"])
     mod["main"] = func
-    return ("neither", "one of them", "both")[captured(mod, "main").captured]
+    return ("neither", "one of them", "both")[count_captured(mod, "main").captured]
 
 
 def _kernel_of_the_same_name() -> str:
@@ -132,7 +134,7 @@ def _without_stages() -> str:
 
 def _largest_temporary() -> str:
     mod, _ = decoder("tiny", functions=["batch_decode"])
-    plan = planned(_bounded(mod, batch_size=8, context_window=64))
+    plan = plan_storage(_bounded(mod, batch_size=8, context_window=64))
     sizes, tokens = CONFIGS["tiny"], 64  # of a sequence
     names = {
         8 * sizes.num_attention_heads * tokens * 4: "the attention scores",
@@ -215,7 +217,7 @@ QUESTIONS = [
             "4 * (8 * vocab_size)",
             "4 * T.Select(vocab_size >= 0, 8 * vocab_size, 0)",
         ),
-        compute=lambda: planned(_bounded(FLAT, batch_size=8)).symbolic[0],
+        compute=lambda: plan_storage(_bounded(FLAT, batch_size=8)).symbolic[0],
         because="If vocab_size were negative, 8 * vocab_size would not be an upper bound. tir_non_negative_var "
         "promises that it is not negative.",
     ),

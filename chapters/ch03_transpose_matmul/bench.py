@@ -11,7 +11,7 @@ from functools import partial
 from chapters.kit.bench.operands import check_product, draw_tensors
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import measure
-from chapters.kit.draw.table import Table, duration
+from chapters.kit.draw.table import Table, format_duration
 
 N = K = 4096
 ROWS = (1, 16)  # unscheduled, more rows take minutes
@@ -54,7 +54,9 @@ def pass_table(measured: dict) -> Table:
     rows = []
     for count, seconds in measured["rows"].items():
         before, after = seconds["transposed"], seconds["fused"]
-        rows.append((count, duration(before), duration(after), f"{before / after:.1f}×"))
+        rows.append(
+            (count, format_duration(before), format_duration(after), f"{before / after:.1f}×")
+        )
     return Table(("rows of x", "transpose and matmul", "NT_matmul", "gain of the pass"), rows)
 
 

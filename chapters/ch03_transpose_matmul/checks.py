@@ -24,7 +24,7 @@ from chapters.kit.ir.relax_effects import calls_in, relax_functions
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.runner.explain import explain
 from chapters.runner.failure import CheckFailed
-from chapters.runner.loading import last_line, where
+from chapters.runner.loading import last_line, locate_error
 from solutions.ch01_walk_the_ir import walk_the_ir
 from solutions.ch03_transpose_matmul import fuse_transpose_matmul as reference
 
@@ -370,7 +370,7 @@ def _compute_shape(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
         raise CheckFailed(
             f"Your nt_matmul {so_far}raises {last_line(error)} for w {tuple(w_shape)} and x {tuple(x_shape)}.",
             expected=f"a result of shape {expected}",
-            yours=where(error, impl._path),
+            yours=locate_error(error, impl._path),
             why=why
             or "x may be a vector, which has no index for rows. Each operand may lack batch dimensions that the other "
             "has: `batch_index` says where to read in each.",
@@ -412,7 +412,7 @@ def _run_symbolic(impl) -> tuple[np.ndarray, np.ndarray]:
         raise KERNEL.failed(
             f"Your nt_matmul raises {last_line(error)} for w (n, k) and x (b, m, k), whose sizes are symbolic.",
             expected="a kernel for any size",
-            yours=where(error, impl._path),
+            yours=locate_error(error, impl._path),
             why="A dimension may be a variable, such as n. A shape and a reduce axis take it as it is.",
         ) from None
     w, x = _draw(3, 7, 5), _draw(4, 2, 3, 5)

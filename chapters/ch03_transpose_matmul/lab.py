@@ -17,10 +17,10 @@ from chapters.kit.draw.read_order import read_order, side_by_side
 from chapters.kit.ir.ir_diff import diff, show
 from chapters.kit.machine import llvm_host
 from chapters.kit.measure.scoreboard import compare
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import describe_owner, earlier
 
 walk, chapter, TARGET = earlier(1), earlier(3), llvm_host()["target"]
-print("The code of chapter 3 is", whose(3))
+print("The code of chapter 3 is", describe_owner(3))
 
 # %% [markdown]
 # ## One linear layer, step by step

@@ -220,7 +220,7 @@ TABLES = ("ch04_cpu", "ch04_gpu", "ch04_registers")
 def show_results(name: str):
     """What a page shows of a results file, with its source, or a sentence that says that it was not measured yet."""
     from chapters.ch04_add_rms_norm import registers
-    from chapters.kit.bench.gpu_results import show_norms
+    from chapters.kit.bench.gpu_tables import show_norms
     from chapters.kit.bench.results import load, sourced_table
 
     if name == "ch04_cpu":

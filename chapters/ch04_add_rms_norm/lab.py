@@ -25,10 +25,10 @@ from chapters.kit.gpu.targets import CUDA, WEBGPU
 from chapters.kit.ir.ir_diff import diff, show
 from chapters.kit.machine import llvm_host
 from chapters.kit.measure.scoreboard import compare
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import describe_owner, earlier
 
 add_norm, walk = earlier(4), earlier(1)
-print("The code of chapter 4 is", whose(4))
+print("The code of chapter 4 is", describe_owner(4))
 
 # %% [markdown]
 # ## On a decoder

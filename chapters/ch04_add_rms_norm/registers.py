@@ -10,10 +10,10 @@ import sys
 
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
 from chapters.kit.bench.kernel_counts import compiler, save_counts
-from chapters.kit.bench.results import SourcedTable, load, made_with
+from chapters.kit.bench.results import SourcedTable, describe_origin, load
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import missing
-from chapters.kit.gpu.kernel_report import used_by
+from chapters.kit.gpu.kernel_report import measure_resources
 
 NAME = "ch04_registers"
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
@@ -25,7 +25,7 @@ def count_registers(architectures: tuple[str, ...] = ARCHITECTURES) -> dict:
     found: dict = {}
     for arch in architectures:
         for name, func in sorted(kernels(*DECODE).items()):
-            used, _ = used_by(func, arch)
+            used, _ = measure_resources(func, arch)
             found.setdefault(arch, {})[name] = {
                 "registers": used.registers,
                 "spilled_bytes": used.spill_store_bytes + used.spill_load_bytes,
@@ -54,7 +54,7 @@ def show_registers() -> SourcedTable:
     if results is None:
         return SourcedTable(None, f"Not counted yet: {missing()}.")
     measured = results["measured"]
-    return SourcedTable(table(measured), f"{measured['compiler']}; {made_with(results)}")
+    return SourcedTable(table(measured), f"{measured['compiler']}; {describe_origin(results)}")
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from chapters.kit.bench.operands import check_product, draw_arrays, draw_tensors
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import measure
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.draw.table import Table, duration
+from chapters.kit.draw.table import Table, format_duration
 
 N = K = 4096
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -201,7 +201,7 @@ def kernel_table(measured: dict) -> Table:
 def decode_table(seconds: dict) -> Table:
     """The time of one decode step, and its share of the time of the exported module."""
     whole = seconds["as exported"]
-    rows = [(name, duration(s), f"{s / whole:.0%}") for name, s in seconds.items()]
+    rows = [(name, format_duration(s), f"{s / whole:.0%}") for name, s in seconds.items()]
     return Table(("the decoder", "one decode step", "of the time as exported"), rows)
 
 

@@ -22,10 +22,10 @@ from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.machine import llvm_host
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import describe_owner, earlier
 
 ours = earlier(5)
-print("The schedules are", whose(5))
+print("The schedules are", describe_owner(5))
 
 # %% [markdown]
 # ## An sblock, taken apart

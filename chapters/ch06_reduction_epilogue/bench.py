@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from chapters.kit.bench.operands import in_numpy_memory
-from chapters.kit.bench.results import Several, SourcedTable, load, not_yet, sourced_table
+from chapters.kit.bench.results import Parts, SourcedTable, describe_missing, load, sourced_table
 from chapters.kit.bench.timing import Unavailable, measure
 from chapters.kit.cpu.int8_numbers import expected, numbers
 from chapters.kit.draw.table import Table
@@ -102,12 +102,12 @@ def predicted_speedup(k: int, operations_per_second: float, bytes_per_second: fl
     return (fused + separate_pass) / fused
 
 
-def show_results() -> SourcedTable | Several:
+def show_results() -> SourcedTable | Parts:
     """The tables of the results file with their source, or a sentence that says that it was not measured yet."""
     found = load("ch06_int8")
     if found is None:
-        return not_yet(6)
-    return Several([sourced_table(found, 6, speedups), beside_torch(found["measured"])])
+        return describe_missing(6)
+    return Parts([sourced_table(found, 6, speedups), beside_torch(found["measured"])])
 
 
 # --- candidates: each runs in its own process -----------------------------------------------------

@@ -31,7 +31,7 @@ from chapters.kit.ir.ir_diff import diff
 from chapters.kit.ir.parse_alone import from_source
 from chapters.kit.ir.tensor_ir import mentions, nodes, substitute, with_fields
 from chapters.runner.failure import CheckFailed
-from chapters.runner.loading import last_line, where
+from chapters.runner.loading import last_line, locate_error
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as reference
 
 LEARNERS = "fuse_reduction_epilogue.py"
@@ -206,7 +206,9 @@ def must_refuse(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: 
         return
     except Exception as error:
         files = {Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)}
-        place = next(filter(None, (where(error, f) for f in files if f.name == LEARNERS)), "")
+        place = next(
+            filter(None, (locate_error(error, f) for f in files if f.name == LEARNERS)), ""
+        )
         what = f"Your code must refuse a program, and raises {last_line(error)}."
         yours = f"{place}\nfor the program\n{listing(func)}"
         expected = "a ScheduleError from `require`"

@@ -18,10 +18,10 @@ from chapters.kit.cpu.int8_numbers import expected, numbers
 from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.ir_diff import diff, show
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import describe_owner, earlier
 
 ours = earlier(6)
-print("The primitive is", whose(6))
+print("The primitive is", describe_owner(6))
 
 # %% [markdown]
 # ## What the analysis finds

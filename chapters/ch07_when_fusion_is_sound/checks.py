@@ -27,7 +27,7 @@ from chapters.kit.ir.block_site import Nest, locate
 from chapters.kit.ir.parse_alone import from_source
 from chapters.kit.ir.tensor_ir import mentions, replace_loads, substitute
 from chapters.runner.failure import CheckFailed, message_of
-from chapters.runner.loading import parser_said
+from chapters.runner.loading import explain_parser_error
 from solutions.ch07_when_fusion_is_sound import soundness as reference
 
 LESSON = "chapters/ch07_when_fusion_is_sound/lesson.md"
@@ -771,7 +771,7 @@ def _check_program(case: Case) -> None:
     try:
         case.func  # noqa: B018
     except Exception as error:
-        what = f"TVM's parser refuses the program of your Case: {parser_said(error)}"
+        what = f"TVM's parser refuses the program of your Case: {explain_parser_error(error)}"
         expected = "TVMScript in its fields: `s` for the sum, `C[wi, wj]` for an operand, `T.max` and not `max`"
         why = "The fields of a Case are text, and become part of the program as they are."
         raise BREAK.failed(what, expected=expected, yours=case.text, why=why) from None

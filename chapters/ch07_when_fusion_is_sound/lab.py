@@ -19,10 +19,10 @@ from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.ir_diff import diff, show
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import describe_owner, earlier
 
 ours = earlier(7)
-print("The code of chapter 7 is", whose(7))
+print("The code of chapter 7 is", describe_owner(7))
 
 # %% [markdown]
 # ## Three ways

@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 from chapters.kit.bench import gpu_linear_bench as linear
 from chapters.kit.bench import gpu_norm_bench as norm
-from chapters.kit.bench import gpu_results
+from chapters.kit.bench import gpu_tables
 from chapters.kit.bench.gpu_clock import NoGpuError, explain_no_gpu, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
 
@@ -109,7 +109,7 @@ def _measure(name: str, case, quick: bool, say) -> dict:
     if name == "ch08_steps":
         return linear.measure(case, steps(case), **about)
     kernels = kernels_for(case)
-    separately = [one for one in kernels if one in gpu_results.LINEAR_OURS]
+    separately = [one for one in kernels if one in gpu_tables.LINEAR_OURS]
     return linear.measure(case, kernels, separately=separately, **about)
 
 
@@ -156,7 +156,7 @@ def steps(layer: Layer) -> dict[str, Callable]:
         "tensor cores, 128 × 128": lambda: cores(128, 128, 32, 64, 64),
         "tensor cores, copies in flight": lambda: cores(128, 128, 32, 64, 32, overlap=True),
         "mma.sync": lambda: mma.mma_matmul(
-            *sizes, layer.dtype, mma.tile_for(*sizes[:3], shared_bytes(mma.SHARED_BYTES))
+            *sizes, layer.dtype, mma.choose_tile(*sizes[:3], shared_bytes(mma.SHARED_BYTES))
         ),
         # it runs on Hopper GPUs only; on others the results file says that it failed
         "wgmma": lambda: wgmma.wgmma_matmul(
@@ -182,7 +182,7 @@ def kernels_for(layer: Layer) -> dict[str, Callable]:
         ours = {"decode": lambda: earlier(8).decode_matmul(layer.n, layer.k, layer.dtype)}
     else:
         made = steps(layer)
-        ours = {name: made[name] for name in made if name in gpu_results.LINEAR_OURS}
+        ours = {name: made[name] for name in made if name in gpu_tables.LINEAR_OURS}
     if layer.dtype != "float16":  # TVM's rule for tensor cores supports no other dtype
         return ours
     return {**ours, "dlight": lambda: by_dlight(layer)}
@@ -207,7 +207,7 @@ def by_dlight(layer: Layer):
 
 # --- pages ----------------------------------------------------------------------------------------
 
-TABLES = gpu_results.SHOWN
+TABLES = gpu_tables.SHOWN
 
 
 def show_results(name: str):

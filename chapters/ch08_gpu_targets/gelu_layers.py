@@ -17,7 +17,7 @@ from tvm.script import tirx as T
 from chapters.kit.bench import gpu_linear_bench
 from chapters.kit.bench.gpu_clock import TUNED, Call, keep_result, measure_case, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
-from chapters.kit.bench.gpu_results import EAGER_GELU
+from chapters.kit.bench.gpu_tables import EAGER_GELU
 from chapters.kit.gpu import mma, wgmma
 
 
@@ -33,7 +33,7 @@ def make_kernel(layer: Layer, tile: mma.MmaTile | None = None) -> tirx.PrimFunc:
     The sums start from the bias, and GELU is applied to them in registers. tile: by default the largest that fits.
     """
     m, n, k, dtype = layer.m, layer.n, layer.k, layer.dtype
-    tile = tile or mma.tile_for(m, n, k, shared_bytes(mma.SHARED_BYTES))
+    tile = tile or mma.choose_tile(m, n, k, shared_bytes(mma.SHARED_BYTES))
     return mma.mma_matmul(m, n, k, dtype, dtype, tile, gelu)
 
 
@@ -47,10 +47,10 @@ def bind_kernel(make: Callable[[Layer], tirx.PrimFunc]) -> Callable:
     """The implementation that runs `make(layer)`, with the bias and GELU inside."""
 
     def bound(x, w, bias):
-        from chapters.kit.gpu.call import compiled
+        from chapters.kit.gpu.call import compile_kernel
 
         func = make(Layer(len(x), len(w), x.shape[1], str(x.dtype).removeprefix("torch.")))
-        return gpu_linear_bench.bind_kernel(func, compiled(func), x, w, bias)
+        return gpu_linear_bench.bind_kernel(func, compile_kernel(func), x, w, bias)
 
     return bound
 

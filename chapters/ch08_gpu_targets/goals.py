@@ -11,7 +11,7 @@ from tvm.ir import TensorLoad, Var
 
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.kernel_report import buffers_in, bytes_of, threads_of
-from chapters.kit.gpu.launches import lowered
+from chapters.kit.gpu.launches import lower_kernel
 from chapters.kit.gpu.limits import SECTOR_BYTES
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import Access, accesses, conflicts
@@ -56,7 +56,7 @@ def list_numbers(numbers: Use) -> str:
 
 def use_of(func: tirx.PrimFunc) -> Use:
     """What the kernels of `func` use. A load that a thread repeats in the same iteration counts once."""
-    devices = lowered(func, CUDA)
+    devices = lower_kernel(func, CUDA)
     return Use(
         sum(requested_by_buffer(func).values()),
         max(sum(map(bytes_of, buffers_in(device, "local"))) for device in devices) // 4,
@@ -87,7 +87,7 @@ def describe(func: tirx.PrimFunc, name: str) -> str:
             + "."
         )
     scopes = {"local_words": ("local",), "shared_bytes": SHARED}[name]
-    made = [one for device in lowered(func, CUDA) for one in buffers_in(device, *scopes)]
+    made = [one for device in lower_kernel(func, CUDA) for one in buffers_in(device, *scopes)]
     return "Bytes by buffer: " + ", ".join(f"{b.name} {bytes_of(b):,}" for b in made) + "."
 
 
@@ -99,7 +99,9 @@ def _count_requested(access: Access) -> int:
 
 def launched(func: tirx.PrimFunc) -> list[tuple[int, int]]:
     """(blocks, threads per block) of each kernel of `func`."""
-    return [(threads_of(device, "blockIdx"), threads_of(device)) for device in lowered(func, CUDA)]
+    return [
+        (threads_of(device, "blockIdx"), threads_of(device)) for device in lower_kernel(func, CUDA)
+    ]
 
 
 def indexed_at_run_time(func: tirx.PrimFunc) -> list[str]:
@@ -108,7 +110,9 @@ def indexed_at_run_time(func: tirx.PrimFunc) -> list[str]:
     Registers cannot hold such a buffer. Loops that only set or store one are left out: NVIDIA's compiler unrolls them.
     """
     found = []
-    stores = [one for device in lowered(func, CUDA) for one in nodes(device.body, tirx.BufferStore)]
+    stores = [
+        one for device in lower_kernel(func, CUDA) for one in nodes(device.body, tirx.BufferStore)
+    ]
     for store in stores:
         loaded = nodes(store.value, TensorLoad)
         if any(load.source.same_as(store.buffer) for load in loaded):

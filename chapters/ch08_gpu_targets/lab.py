@@ -30,10 +30,10 @@ from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses
 from chapters.kit.ir.ir_diff import show
 from chapters.kit.ir.row_index import row_dimensions
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import describe_owner, earlier
 
 ours = earlier(8)
-print("The schedules are", whose(8))
+print("The schedules are", describe_owner(8))
 
 # %% [markdown]
 # ## One kernel after another

@@ -304,7 +304,7 @@ def our_text(program: str) -> str:
     if program == NORM:
         func = kernels((ROWS, 1, SIZE), DTYPE)["wide_kernel"]
     else:
-        tile = mma.tile_for(ROWS, SIZE, SIZE)
+        tile = mma.choose_tile(ROWS, SIZE, SIZE)
         func = gelu_layers.make_kernel(Layer(ROWS, SIZE, SIZE, DTYPE), tile)
     (kernel,) = HostProgram(func, CUDA).kernels.values()
     return kernel.source[kernel.source.rindex('extern "C" __global__') :].rstrip()

@@ -19,11 +19,11 @@ from chapters.ch08_gpu_targets.thread_schedule import (
     shared_matmul,
 )
 from chapters.kit.bench.kernel_counts import compiler, save_counts
-from chapters.kit.bench.results import SourcedTable, load, made_with
+from chapters.kit.bench.results import SourcedTable, describe_origin, load
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import Resources, missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias
-from chapters.kit.gpu.kernel_report import resources_of, used_by
+from chapters.kit.gpu.kernel_report import measure_resources, resources_of
 from chapters.kit.gpu.mma import TILES, mma_matmul
 from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.kit.gpu.wgmma_tile import TILES as WGMMA_TILES
@@ -73,7 +73,7 @@ def count_registers(architectures: Iterable[str] = ARCHITECTURES) -> dict:
     found: dict = {}
     for arch in architectures:
         for name, make in kernels(arch).items():
-            used, threads = used_by(make(), arch)
+            used, threads = measure_resources(make(), arch)
             found.setdefault(arch, {})[name] = {
                 "threads": threads,
                 "registers": used.registers,
@@ -103,7 +103,7 @@ def show_registers(*architectures: str) -> SourcedTable:
         )
     measured = results["measured"]
     kept = {a: k for a, k in measured["kernels"].items() if a in (architectures or ARCHITECTURES)}
-    source = f"{measured['compiler']}; {made_with(results)}"
+    source = f"{measured['compiler']}; {describe_origin(results)}"
     return SourcedTable(table({"kernels": kept}), source)
 
 

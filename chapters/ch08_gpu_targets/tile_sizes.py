@@ -17,12 +17,12 @@ from chapters.ch08_gpu_targets.registers import SIZE
 from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
 from chapters.kit.bench.kernel_counts import compiler, save_counts
 from chapters.kit.bench.results import SourcedTable, load
-from chapters.kit.draw.stepper import Panel, Stepper, attributes, changing
+from chapters.kit.draw.stepper import Panel, Stepper, attributes, render_changing
 from chapters.kit.draw.table import Table, count_noun
 from chapters.kit.gpu.cuda_resources import Resources, missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.gpus import BOARDS, Board, architecture
-from chapters.kit.gpu.kernel_report import occupancy, resident_blocks, used_by
+from chapters.kit.gpu.kernel_report import measure_resources, occupancy, resident_blocks
 from chapters.kit.gpu.limits import STATIC_SHARED_BYTES
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import bytes_moved
@@ -62,7 +62,7 @@ def count_tiles() -> dict:
         used = {}
         for board in SHOWN:
             arch = architecture(BOARDS[board].arch).target
-            one, threads = used_by(func, arch)
+            one, threads = measure_resources(func, arch)
             used[arch] = [one.registers, one.spill_store_bytes, one.spill_load_bytes]
         found[name] = {
             "threads": threads,
@@ -188,7 +188,7 @@ def _meter(
     marks = ["bad" if name.startswith("bytes spilled") and value else "" for value in values]
     return (
         f'<div><dt>{name}</dt><dd class="ts-bar" aria-hidden="true"{bar}></dd>'
-        f"{changing('dd', 'ts-value', texts, marks)}</div>"
+        f"{render_changing('dd', 'ts-value', texts, marks)}</div>"
     )
 
 

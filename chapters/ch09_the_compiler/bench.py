@@ -21,7 +21,7 @@ from chapters.ch09_the_compiler.decoder_inputs import check_logits, read_inputs,
 from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import Candidate, compare
-from chapters.kit.draw.table import Table, duration
+from chapters.kit.draw.table import Table, format_duration
 from chapters.kit.measure.scoreboard import size
 
 TORCH = "chapters.ch09_the_compiler.torch_decoder"
@@ -45,9 +45,9 @@ def config_of(name: str):
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """{name of the results file: what was measured}; also passes each table to `say`."""
-    from chapters.runner.earlier import whose
+    from chapters.runner.earlier import describe_owner
 
-    say("passes: " + ", ".join(f"chapter {n} {whose(n)}" for n in (2, 3, 4, 5, 7)))
+    say("passes: " + ", ".join(f"chapter {n} {describe_owner(n)}" for n in (2, 3, 4, 5, 7)))
     threads, measured = os.cpu_count() or 1, {}
     for name in ("tiny",) if quick else PROMPTS:
         with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def make_table(measured: dict) -> Table:
         counted, more = measured["costs"].get(name), ("", "", "")
         if counted:
             more = counted["launches"], size(counted["bytes"]), size(counted["planned"])
-        rows.append((name, duration(prefill), duration(decode), ratio, *more))
+        rows.append((name, format_duration(prefill), format_duration(decode), ratio, *more))
     times = ("compiled by", "prefill", "decode", "of our decode")
     return Table((*times, "launches", "bytes moved", "planned"), rows)
 
@@ -163,13 +163,13 @@ def count_costs(config: str) -> dict[str, dict[str, int]]:
 def count_cost(name: str, sizes, target) -> dict[str, int]:
     """The same for one pipeline, counted by chapter 1 in the module that `lower_to_kernels` returns."""
     from chapters.kit.decoder.llama import decoder
-    from chapters.kit.passes.planned_storage import planned
+    from chapters.kit.passes.planned_storage import plan_storage
     from chapters.runner.earlier import earlier
 
     mod = lower_to_kernels(name, decoder(sizes, "float32", ["decode"])[0], target, sizes)
     dims = {"context_window": WINDOW, "vocab_size": sizes.vocab_size}
     row = earlier(1).scoreboard(mod, dims).row("decode")
-    storage = planned(mod).bytes(dims)
+    storage = plan_storage(mod).bytes(dims)
     return {"launches": row.launches, "bytes": row.read + row.written, "planned": storage}
 
 

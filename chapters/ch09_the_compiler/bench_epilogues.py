@@ -14,7 +14,7 @@ import numpy as np
 from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import call_compiled, measure
-from chapters.kit.draw.table import Table, duration
+from chapters.kit.draw.table import Table, format_duration
 
 N, K = 1056, 960
 ROWS = (1, 4, 16, 64, 512)
@@ -79,7 +79,11 @@ def make_table(measured: dict) -> Table:
             ours = seconds[f"fusion_by_hand, {cells[0]}"]
             ratio = ours / seconds[f"fusion_by_hand, {ALONE}"]
             torchs = seconds.get(f"torch.compile, {cells[0]}")
-            cells += [duration(ours), f"{ratio:.2f}", duration(torchs) if torchs else "–"]
+            cells += [
+                format_duration(ours),
+                f"{ratio:.2f}",
+                format_duration(torchs) if torchs else "–",
+            ]
     note = (
         "Times on one thread. “of the product”: our time, divided by our time of the product alone."
     )

@@ -19,15 +19,15 @@ from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.ir_diff import diff
-from chapters.kit.measure.pass_trace import counts
+from chapters.kit.measure.pass_trace import count_module
 from chapters.kit.measure.scoreboard import compare
-from chapters.kit.passes.planned_storage import planned
-from chapters.runner.earlier import earlier, whose
+from chapters.kit.passes.planned_storage import plan_storage
+from chapters.runner.earlier import describe_owner, earlier
 
 ours = earlier(9)
-print("The pipeline is", whose(9))
+print("The pipeline is", describe_owner(9))
 for chapter in (2, 3, 4, 5, 7):
-    print(f"its passes of chapter {chapter} are", whose(chapter))
+    print(f"its passes of chapter {chapter} are", describe_owner(chapter))
 
 # %% [markdown]
 # ## Phase by phase
@@ -46,7 +46,7 @@ exported, _ = decoder("tiny", "float32", ["decode"])
 
 def calls(mod: tvm.IRModule) -> tuple[int, int]:
     """Return (operators that wait for a kernel, calls of kernels)."""
-    found = counts(mod)
+    found = count_module(mod)
     return found.operators, found.launches
 
 
@@ -82,7 +82,7 @@ scoreboard = earlier(1).scoreboard
 sizes = {"context_window": 64, "vocab_size": config.vocab_size}
 display(compare(scoreboard(exported, sizes), scoreboard(stages["schedule"], sizes)))
 for name, one in {"TVM's default": exported, "ours": stages["schedule"]}.items():
-    print(f"{name}: {planned(one).bytes(sizes):,} bytes planned")
+    print(f"{name}: {plan_storage(one).bytes(sizes):,} bytes planned")
 
 # %% [markdown]
 # ## Sixty-four tokens

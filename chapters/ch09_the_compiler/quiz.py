@@ -15,7 +15,7 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import CONFIGS
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
-from chapters.kit.passes.planned_storage import planned
+from chapters.kit.passes.planned_storage import plan_storage
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 
@@ -75,7 +75,7 @@ def _rows(func: tirx.PrimFunc) -> int:
 def _planned_memory() -> str:
     """Which tensor of a decode step is the largest storage of TVM's default plan."""
     sizes = {"context_window": 64, "vocab_size": 500}
-    largest = max(storage.bytes(sizes) for storage in planned(_decode()).storages)
+    largest = max(storage.bytes(sizes) for storage in plan_storage(_decode()).storages)
     weights = {128 * 704 * 4: "a weight, transposed", 128 * 500 * 4: "the head, transposed"}
     return weights.get(largest, "the attention scores")
 

@@ -20,11 +20,11 @@ from chapters.kit.measure.pass_trace import Trace, TracedPass, trace
 from chapters.kit.schedules.warn_of_fallback import (
     FALLBACK,
     UNBOUNDED,
+    FallbackKernel,
     FallbackWarning,
-    Left,
-    left,
+    find_fallback_kernels,
 )
-from chapters.runner.earlier import earlier, explain_unused, whose
+from chapters.runner.earlier import describe_owner, earlier, explain_unused
 
 OURS = 9  # the number of this chapter
 USES = (2, 3, 4, 5, 6, 7, OURS)  # the chapters whose code its pipeline runs
@@ -102,7 +102,7 @@ def show(pipeline: str, config: str, function: str, target: str, pass_name: str 
         print(f"{title}\n\n{made}\n")
         for step in made.steps:
             if step.name == FALLBACK:
-                print(f"{make_table(left(step.before))}\n")
+                print(f"{make_table(find_fallback_kernels(step.before))}\n")
         print("python -m chapters trace --pass FuseOps shows what one of them changed (or its #).")
         return
     steps = made.find(pass_name)
@@ -111,7 +111,7 @@ def show(pipeline: str, config: str, function: str, target: str, pass_name: str 
         _show_step(step, function)
 
 
-def make_table(kernels: Sequence[Left]) -> Table:
+def make_table(kernels: Sequence[FallbackKernel]) -> Table:
     """The kernels that only the fallback schedules, one per row."""
     headings = ("left to the fallback", "in", "launches", "of its bytes", "because it is or has")
     rows = [(k.kernel, k.function, k.launches, f"{k.share:.1%}", k.why) for k in kernels]
@@ -126,7 +126,7 @@ def describe_owners(*also: int) -> str:
     """
     numbers: dict[str, list[str]] = {}
     for number in (*USES, *also):
-        numbers.setdefault(whose(number), []).append(str(number))
+        numbers.setdefault(describe_owner(number), []).append(str(number))
     parts = [f"{owner}: {', '.join(several)}" for owner, several in numbers.items()]
     lines = [f"\nwith the code of these chapters, {'; '.join(parts)}"]
     return "\n".join([*lines, *explain_unused((*USES, *also))])

@@ -21,8 +21,8 @@ from chapters.ch10_imported_models.compile_model import (
     time_model,
 )
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.draw.table import Table, duration
-from chapters.kit.models.from_torch import Refused
+from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.models.from_torch import ModelRefused
 
 OURS, PLAIN = "fusion_by_hand", "without its passes"
 THEIRS = ("PyTorch", "torch.compile")
@@ -89,12 +89,12 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             say(title)
             try:
                 error = measure_error(file)
-            except (Refused, WrongNumbers) as reason:
+            except (ModelRefused, WrongNumbers) as reason:
                 say(f"  left out: {reason}")
                 continue
             timings, missing = time_model(file, threads, rounds)
             seconds = {name: timing.seconds for name, timing in timings.items()}
-            say("  " + ", ".join(f"{name} {duration(s)}" for name, s in seconds.items()))
+            say("  " + ", ".join(f"{name} {format_duration(s)}" for name, s in seconds.items()))
             cases.append({"model": title, "error": error, "seconds": seconds, "missing": missing})
     about = {"threads": threads, "rounds": rounds, "effect": compare_example()}
     return {"ch10_models": {**about, "cases": cases}}
@@ -136,7 +136,7 @@ def table(measured: dict, only: str = "") -> Table:
             ratios = (
                 f"{seconds[n] / seconds[OURS]:.2f} ×" if n in seconds else "–" for n in others
             )
-            rows.append((name, duration(seconds[OURS]), *ratios))
+            rows.append((name, format_duration(seconds[OURS]), *ratios))
     note = f"Medians of {measured['rounds']} interleaved rounds, {measured['threads']} threads."
     return Table(("model", "ours", *((PLAIN,) if only else ()), *THEIRS), rows, note)
 

@@ -25,25 +25,30 @@ from tvm.ir.transform import Pass
 
 from chapters.ch09_the_compiler.trace import describe_owners
 from chapters.kit.bench.timing import Candidate, CandidateFailed, Timing, call_compiled, compare
-from chapters.kit.draw.table import Table, duration
+from chapters.kit.draw.table import Table, format_duration
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.machine import llvm_host
 from chapters.kit.measure import scoreboard
 from chapters.kit.models.apply_rules import known_shape
 from chapters.kit.models.from_torch import (
-    Refused,
+    ModelRefused,
     arguments,
-    exported,
-    imported,
+    export_program,
+    import_program,
     load,
-    outputs_of,
-    own_passes,
-    resized,
+    load_passes,
+    resize_inputs,
+    run_torch,
     runnable,
     sizes_of,
     tensors_of,
 )
-from chapters.kit.schedules.warn_of_fallback import FALLBACK, kernel_bytes, scheduled_by, why_left
+from chapters.kit.schedules.warn_of_fallback import (
+    FALLBACK,
+    explain_fallback,
+    kernel_bytes,
+    trace_schedulers,
+)
 from chapters.program import run_program
 from chapters.runner.earlier import earlier
 
@@ -75,7 +80,7 @@ def main() -> int:
         show(options.model)
         if not options.quick:
             print(f"\n{time_table(options.model)}")
-    except Refused as reason:
+    except ModelRefused as reason:
         print(reason)
         return 2
     except WrongNumbers as reason:
@@ -94,9 +99,9 @@ class WrongNumbers(Exception):
 def show(name: str) -> None:
     """Import, compile and compare the model, and print everything but the times."""
     model, inputs = load(name)
-    expected = outputs_of(model, inputs)
-    program = exported(model, inputs)
-    mod = imported(program, inputs)
+    expected = run_torch(model, inputs)
+    program = export_program(model, inputs)
+    mod = import_program(program, inputs)
     print(f"compiling {name} with fusion_by_hand{describe_owners(OURS)}", flush=True)
     if mended := mod.attrs["mended"]:
         print(
@@ -105,7 +110,7 @@ def show(name: str) -> None:
     canonical = earlier(OURS).canonicalize()(mod)
     print(f"\n{describe_recognized(mod, canonical)}")
     known = sizes_of(program)
-    if own := own_passes(name):
+    if own := load_passes(name):
         plain, canonical = kernels(canonical)[0], apply_passes(own, canonical, name)
         names = ", ".join(str(one.info.name) for one in own)
         print(f"\nWithout and with the passes of {name} ({names}), both fused:")
@@ -126,11 +131,11 @@ def show(name: str) -> None:
     lossy = sorted({call.op.name.removeprefix("relax.") for call in operators(mod)} & LOSE_NAN)
     if lossy:
         print(f"These operators of TVM do not keep a NaN as PyTorch's do: {', '.join(lossy)}")
-    for chosen, others in resized(program, inputs):
+    for chosen, others in resize_inputs(program, inputs):
         sizes = ", ".join(f"{name} = {size}" for name, size in chosen.items())
         try:
-            expected = outputs_of(model, others)
-        except Refused:
+            expected = run_torch(model, others)
+        except ModelRefused:
             print(f"{sizes}: PyTorch itself does not run the program")
             continue
         error = largest_error(run(*tensors_of(others)), expected, allowed)
@@ -143,11 +148,13 @@ def apply_passes(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IR
         try:
             mod = one(mod)
         except Exception as error:
-            raise Refused(
+            raise ModelRefused(
                 f"The pass {one.info.name} of {name} fails: {_first_line(error)}"
             ) from error
         if not relax.analysis.check_well_formed(mod):
-            raise Refused(f"The pass {one.info.name} of {name} gives a module that is ill-formed.")
+            raise ModelRefused(
+                f"The pass {one.info.name} of {name} gives a module that is ill-formed."
+            )
     return mod
 
 
@@ -208,7 +215,7 @@ def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
     target = llvm_host()["target"]
     phases = earlier(9).phases(target)
     try:
-        return scheduled_by(mod, [one for phase in KERNELS for one in phases[phase]], target)
+        return trace_schedulers(mod, [one for phase in KERNELS for one in phases[phase]], target)
     except Exception as error:
         raise _refuse(error) from error
 
@@ -220,7 +227,7 @@ def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
     total, left = max(moved.total(), 1), sum(moved[k] for k in moved if by[k] == FALLBACK)
     rows = []
     for kernel, count in moved.most_common():
-        why = why_left(mod[kernel]) if by[kernel] == FALLBACK else ""
+        why = explain_fallback(mod[kernel]) if by[kernel] == FALLBACK else ""
         short = kernel if len(kernel) <= 40 else f"{kernel[:37]}…"
         share = f"{count / total:.1%}"
         rows.append((short, launches[kernel], scoreboard.size(count), share, by[kernel], why))
@@ -245,8 +252,8 @@ def compile_module(mod: tvm.IRModule) -> Callable:
         raise _refuse(error) from error
 
 
-def _refuse(error: Exception) -> Refused:
-    return Refused(f"The pipeline cannot compile the imported model: {_first_line(error)}")
+def _refuse(error: Exception) -> ModelRefused:
+    return ModelRefused(f"The pipeline cannot compile the imported model: {_first_line(error)}")
 
 
 def _first_line(error: Exception) -> str:
@@ -312,7 +319,9 @@ def time_table(name: str) -> Table:
     threads = os.cpu_count() or 1
     timings, missing = time_model(name, threads, ROUNDS)
     ours = timings["fusion_by_hand"].seconds
-    rows = [(key, duration(t.seconds), f"{t.seconds / ours:.2f} ×") for key, t in timings.items()]
+    rows = [
+        (key, format_duration(t.seconds), f"{t.seconds / ours:.2f} ×") for key, t in timings.items()
+    ]
     note = "\n".join([f"Medians of {ROUNDS} interleaved rounds, {threads} threads each.", *missing])
     return Table(("run by", "time", "of ours"), rows, note)
 
@@ -328,16 +337,16 @@ def time_model(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing],
 def make_graphs(name: str) -> tuple:
     """(model, example inputs, imported module, its canonical form, and that after the passes of the file `name`)."""
     model, inputs = load(name)
-    mod = imported(model, inputs)
+    mod = import_program(model, inputs)
     canonical = earlier(OURS).canonicalize()(mod)
-    return model, inputs, mod, canonical, apply_passes(own_passes(name), canonical, name)
+    return model, inputs, mod, canonical, apply_passes(load_passes(name), canonical, name)
 
 
 def measure_error(name: str) -> float:
     """The largest difference between the compiled model and PyTorch's, as `largest_error`, with its exceptions."""
     model, inputs, mod, _, changed = make_graphs(name)
     found = compile_module(changed)(*tensors_of(inputs))
-    return largest_error(found, outputs_of(model, inputs), tolerance(mod))
+    return largest_error(found, run_torch(model, inputs), tolerance(mod))
 
 
 def tvm_pipeline(name: str, folder: str) -> dict:
@@ -350,8 +359,8 @@ def tvm_pipeline(name: str, folder: str) -> dict:
     model, inputs = load(name)
     if cores:  # PyTorch's OpenMP may have bound this thread to one of them
         os.sched_setaffinity(0, cores)
-    mods = {"fusion_by_hand": earlier(OURS).canonicalize()(imported(model, inputs))}
-    if own := own_passes(name):
+    mods = {"fusion_by_hand": earlier(OURS).canonicalize()(import_program(model, inputs))}
+    if own := load_passes(name):
         plain = mods["fusion_by_hand"]
         mods = {"fusion_by_hand": apply_passes(own, plain, name), "without its passes": plain}
     tensors = tensors_of(inputs)

@@ -25,12 +25,12 @@ from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.measure.quantiles import measure_in_turns
 from chapters.kit.measure.scoreboard import compare
 from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import describe_owner, earlier
 
 ours, llvm = earlier(10), Target("llvm")
-print("The rules of this chapter are", whose(10))
+print("The rules of this chapter are", describe_owner(10))
 for chapter in (1, 3, 4, 5, 9):
-    print(f"the code of chapter {chapter} is", whose(chapter))
+    print(f"the code of chapter {chapter} is", describe_owner(chapter))
 
 # %% [markdown]
 # ## The graph as it comes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tvm
 
-from chapters.kit.schedules.warn_of_fallback import scheduled_by
+from chapters.kit.schedules.warn_of_fallback import trace_schedulers
 from chapters.runner.earlier import earlier
 
 LLVM = tvm.target.Target("llvm")
@@ -13,5 +13,5 @@ LLVM = tvm.target.Target("llvm")
 def compiled(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
     """Return (the kernels of `mod` before they get schedules, the name of the pass that schedules each), for a CPU."""
     phases = earlier(9).phases(LLVM)
-    lowered, first = scheduled_by(mod, [*phases["attach"], *phases["graph and lower"]], LLVM)
-    return lowered, scheduled_by(lowered, phases["schedule"], LLVM)[1] | first
+    lowered, first = trace_schedulers(mod, [*phases["attach"], *phases["graph and lower"]], LLVM)
+    return lowered, trace_schedulers(lowered, phases["schedule"], LLVM)[1] | first

@@ -129,10 +129,10 @@ def _scheduled_the_scores() -> str:
 def _operators_of_a_norm() -> str:
     import torch  # for the lesson alone: `python -m chapters quiz 10` does without
 
-    from chapters.kit.models.from_torch import imported
+    from chapters.kit.models.from_torch import import_program
 
     norm = torch.nn.RMSNorm(24, eps=1e-5).eval()
-    return str(len(_operators(imported(norm, (torch.randn(7, 24),)))))
+    return str(len(_operators(import_program(norm, (torch.randn(7, 24),)))))
 
 
 def _layers_that_fuse() -> str:

@@ -46,7 +46,7 @@ from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import Candidate, Timing, compare
 from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
-from chapters.kit.machine import peer_python, physical_cores
+from chapters.kit.machine import baseline_python, physical_cores
 
 TORCH = "chapters.ch11_a_real_model.transformers_baseline"
 LLAMA_CPP_MODULE = "chapters.ch11_a_real_model.llama_cpp_baseline"
@@ -123,7 +123,7 @@ def ours(name: str, path: str) -> dict:
 def store_as_q4_0(model: Path, folder: Path) -> Path | None:
     """The weights of `model` in a file that llama.cpp wrote into `folder`; None without llama.cpp."""
     target = folder / "Q4_0.gguf"
-    asked = [peer_python(), "-m", LLAMA_CPP_MODULE, str(model), str(target)]
+    asked = [baseline_python(), "-m", LLAMA_CPP_MODULE, str(model), str(target)]
     with contextlib.suppress(OSError):  # that interpreter is not there: its baseline will say so
         subprocess.run(asked, cwd=ROOT, capture_output=True, check=False)
     return target if target.exists() else None
@@ -131,7 +131,7 @@ def store_as_q4_0(model: Path, folder: Path) -> Path | None:
 
 def describe_builds() -> dict[str, str]:
     """How the libraries that we compare with were built, in their own words; empty without them."""
-    asked = [peer_python(), "-m", LLAMA_CPP_MODULE]
+    asked = [baseline_python(), "-m", LLAMA_CPP_MODULE]
     with contextlib.suppress(OSError):
         done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
         if not done.returncode:

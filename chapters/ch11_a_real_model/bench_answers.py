@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from chapters.ch11_a_real_model.passes import MULTIPLY, PASSES_OF, compile_model
-from chapters.kit.bench.results import SourcedTable, load, made_with, save
+from chapters.kit.bench.results import SourcedTable, describe_origin, load, save
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import processors
 from chapters.kit.measure.quantiles import measure_in_turns
@@ -77,7 +77,7 @@ def show_results() -> SourcedTable:
     results = load(NAME)
     if results is None:
         return SourcedTable(None, f"Not yet measured: `{COMMAND}` does it on your machine.")
-    return SourcedTable(make_table(results["measured"]), made_with(results))
+    return SourcedTable(make_table(results["measured"]), describe_origin(results))
 
 
 def main() -> int:

@@ -174,7 +174,7 @@ def main() -> None:
     """Print `measure`'s result as JSON."""
     from chapters.ch11_a_real_model.float_weights import FloatWeights
     from chapters.ch11_a_real_model.passes import phases
-    from chapters.kit.chat.compiled import compile_decoder
+    from chapters.kit.chat.compile_decoder import compile_decoder
     from chapters.kit.chat.gguf_file import read_gguf
     from chapters.kit.chat.run_decoder import ChatModel
     from chapters.kit.chat.weights import Weights, read_config

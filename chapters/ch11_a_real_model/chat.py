@@ -69,7 +69,7 @@ def start(options) -> Chat:
         code += f", without exercise {options.without}"
     note(f"{path.name}: {how} {code} in {time.perf_counter() - begin:.1f} s")
     if options.explain:
-        from chapters.ch11_a_real_model.explain import explain
+        from chapters.ch11_a_real_model.explain_kernels import explain
 
         token = tokenizer.encode("the")[0]
         print(f"{explain(model, file, config, options.exact, options.without, token)}\n")

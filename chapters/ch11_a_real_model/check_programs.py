@@ -10,8 +10,8 @@ import tvm
 from tvm import relax, te, tirx
 
 from chapters.kit.ir.tensor_ir import substitute
-from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dequantize import int64s, kernel, weight
+from chapters.kit.quantized.weight_blocks import PackedLayout
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
 
 N, K, ROWS = 48, 64, 5

@@ -29,9 +29,9 @@ from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.cpu.nt_matmul import is_nt_matmul
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.machine import llvm_host
-from chapters.kit.quantized.blocks import Codes, PackedLayout, pack
 from chapters.kit.quantized.dot_products import dot_products, in_vectors
 from chapters.kit.quantized.int8_product import int8_product
+from chapters.kit.quantized.weight_blocks import PackedLayout, QuantizedRows, pack
 
 LESSON = "chapters/ch11_a_real_model/lesson.md"
 BLOCK = Section(LESSON, "A block of Q4_1")
@@ -310,7 +310,7 @@ def compile_kernels(kernels: dict[str, tirx.PrimFunc]) -> tvm.runtime.Module:
     return compile_once(tvm.IRModule(mod), TARGET)
 
 
-def draw_codes(form: PackedLayout, kind: str, n: int, k: int) -> Codes:
+def draw_codes(form: PackedLayout, kind: str, n: int, k: int) -> QuantizedRows:
     """Codes of one kind. Each group has a scale and a minimum of its own."""
     random = np.random.default_rng(form.bits)
     codes = random.integers(0, 1 << form.bits, (n, k), "u1")
@@ -321,7 +321,7 @@ def draw_codes(form: PackedLayout, kind: str, n: int, k: int) -> Codes:
         codes[np.arange(n), np.arange(n) * 7 % k] = 1 + np.arange(n) % ((1 << form.bits) - 1)
     scales = random.uniform(0.5, 1.5, (n, k // form.group)).astype(form.scale)
     minima = (-8 * random.uniform(0.5, 1.5, scales.shape)).astype(form.scale)
-    return Codes(form.bits, codes, scales, minima if form.has_minimum else None)
+    return QuantizedRows(form.bits, codes, scales, minima if form.has_minimum else None)
 
 
 def draw_whole(kind: str, group: int, rows: int, k: int) -> np.ndarray:

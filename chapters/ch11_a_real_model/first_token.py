@@ -24,8 +24,8 @@ from chapters.ch11_a_real_model.bench_inputs import (
     with_threads,
 )
 from chapters.child import ROOT
-from chapters.kit.draw.table import Table, duration
-from chapters.kit.machine import peer_python
+from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.machine import baseline_python
 
 ROUNDS, QUICK_ROUNDS = 5, 2
 # of the largest logit: how much worse than the best token the first one may be, if the bench lets each logit be off by
@@ -60,7 +60,7 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
 
 def time_once(name: str, path: str, threads: int) -> tuple[float | None, str]:
     """(seconds until the first token of a new process, ""), or (None, why there is none)."""
-    python = sys.executable if name == OURS else peer_python()
+    python = sys.executable if name == OURS else baseline_python()
     asked = [python, "-m", __name__, name, path, str(threads)]
     # errors go to a file: a pipe that is full would stop the process
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
@@ -93,7 +93,7 @@ def check(token: int, path: str, weights: str) -> None:
 def make_table(seconds: dict[str, float]) -> Table:
     """One row per runtime, beside ours."""
     ours = seconds[OURS]
-    rows = [(name, duration(time), f"{time / ours:.2f} ×") for name, time in seconds.items()]
+    rows = [(name, format_duration(time), f"{time / ours:.2f} ×") for name, time in seconds.items()]
     note = (
         f"From the start of a process to the first token after {FIRST_PROMPT}, with everything read from disk "
         "before."

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from chapters.kit.chat.weights import Spec, Weights
-from chapters.kit.quantized.blocks import Codes
+from chapters.kit.quantized.weight_blocks import QuantizedRows
 
 
 class FloatWeights(Weights):
@@ -18,7 +18,7 @@ class FloatWeights(Weights):
 
     def _read_rows(self, name: str, n: int, k: int) -> np.ndarray:
         found = super()._read_rows(name, n, k)
-        return found.floats() if isinstance(found, Codes) else found
+        return found.floats() if isinstance(found, QuantizedRows) else found
 
 
 def by_layer(weights: FloatWeights) -> dict[str, np.ndarray]:

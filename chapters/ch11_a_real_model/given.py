@@ -18,10 +18,10 @@ from chapters.kit.bench.results import load
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import calls_in, offloaded
 from chapters.kit.ir.tensor_ir import innermost_blocks, loads, nodes, uses_pointers
-from chapters.kit.quantized.blocks import PackedLayout
-from chapters.kit.quantized.dequantize import NAME, form_of
+from chapters.kit.quantized.dequantize import NAME, match_dequantize
 from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.int8_product import Tile, int8_product
+from chapters.kit.quantized.weight_blocks import PackedLayout
 
 # --- a block of Q4_1, and three careless readers of it ----------------------------------------------
 
@@ -84,7 +84,7 @@ def arguments(call: Call) -> list[Expr]:
 
 def unpacks(mod: IRModule, call: Call) -> bool:
     """Whether the kernel of `call` unpacks a matrix of codes into floats. Compares the kernel's body, not its name."""
-    return form_of(mod[call.args[0]]) is not None
+    return match_dequantize(mod[call.args[0]]) is not None
 
 
 def takes_rows(func: tirx.PrimFunc) -> bool:

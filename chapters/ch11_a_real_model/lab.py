@@ -24,15 +24,15 @@ from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.machine import llvm_host
-from chapters.kit.passes.planned_storage import planned
-from chapters.kit.quantized.blocks import PackedLayout, pack, read_codes
+from chapters.kit.passes.planned_storage import plan_storage
 from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.quantized_matmuls_on_gpu import schedule
 from chapters.kit.quantized.schedule_quantized_matmuls import ScheduleQuantizedMatmuls
-from chapters.runner.earlier import earlier, whose
+from chapters.kit.quantized.weight_blocks import PackedLayout, pack, read_quantized_rows
+from chapters.runner.earlier import describe_owner, earlier
 
 ours = earlier(11)
-print("The passes of this chapter are", whose(11))
+print("The passes of this chapter are", describe_owner(11))
 
 # %% [markdown]
 # ## Types of blocks
@@ -45,7 +45,7 @@ display(Table(("type", "weights per block", "bytes", "bits per weight"), rows))
 
 # %% [markdown]
 # Here is one random row of a matrix in Q4_1, in four blocks. `unpack` reads one block. The chat uses
-# `read_codes`, which reads whole matrices. Both must give the same weights.
+# `read_quantized_rows`, which reads whole matrices. Both must give the same weights.
 
 # %%
 random = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def random_matrix(n: int, k: int):
 
 raw = random_matrix(1, 128)
 by_hand = np.concatenate([unpack(block) for block in raw.reshape(-1, 20)])
-print("equal:", np.array_equal(by_hand, read_codes("Q4_1", raw).floats()[0]))
+print("equal:", np.array_equal(by_hand, read_quantized_rows("Q4_1", raw).floats()[0]))
 print(by_hand[:8])
 
 # %% [markdown]
@@ -81,7 +81,7 @@ display(diff(lowered["main"], fused["main"]))
 
 # %%
 for name, mod in {"before": lowered, "after": fused}.items():
-    sizes = [storage.size for storage in planned(mod).storages]
+    sizes = [storage.size for storage in plan_storage(mod).storages]
     print(f"{name}: {sizes or 'nothing'}")
 
 # %% [markdown]
@@ -133,7 +133,7 @@ display(Table(("processor", "way", "instruction", "times", "conversions"), rows)
 target = llvm_host()["target"]
 dots = dot_products(target)
 form = PackedLayout(4, 32, True, "float16", dots.lanes if dots else 16)
-matrix = read_codes("Q4_1", random_matrix(n, k))
+matrix = read_quantized_rows("Q4_1", random_matrix(n, k))
 x, r = (random.standard_normal((1, size)).astype("float32") for size in (k, n))
 exact_numbers = x.astype("float64") @ matrix.floats().astype("float64").T + r
 for exact in (True, False):
@@ -167,7 +167,7 @@ print(textwrap.fill(lines[0].strip(), 110))
 # output array is filled with NaN before the run.
 
 # %% tags=["here"]
-matrix = read_codes("Q4_1", random_matrix(64, 96))
+matrix = read_quantized_rows("Q4_1", random_matrix(64, 96))
 x, r = (random.standard_normal((1, size)).astype("float32") for size in (96, 64))
 exact_numbers = x.astype("float64") @ matrix.floats().astype("float64").T + r
 ENGINES = {

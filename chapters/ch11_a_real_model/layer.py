@@ -13,8 +13,8 @@ from tvm.relax.frontend.nn import Tensor, op
 
 from chapters.kit.draw.drawing import strip_types
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.quantized.blocks import PackedLayout
-from chapters.kit.quantized.layers import MatrixEmbedding, QuantizedMatrix, TiedHead
+from chapters.kit.quantized.quantized_layers import MatrixEmbedding, QuantizedMatrix, TiedHead
+from chapters.kit.quantized.weight_blocks import PackedLayout
 from chapters.runner.earlier import earlier
 
 Q4_1 = PackedLayout(bits=4, group=32, has_minimum=True, scale="float16", lanes=16)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from chapters.kit.chat.decoder_cache import Decoder, load_or_compile
 from chapters.kit.chat.gguf_file import GGUF
-from chapters.kit.chat.kept_model import Decoder, load_or_compile
 from chapters.kit.chat.packed_weights import PackedWeights
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import Weights
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import describe_owner, earlier
 
 if TYPE_CHECKING:  # a decoder that was compiled before runs without the compiler
     from tvm.ir.transform import Pass
@@ -66,7 +66,7 @@ def phases(
 
 def owners() -> dict[str, str]:
     """{number of a chapter in PASSES: whose passes it gives}."""
-    return {str(number): whose(number) for number in PASSES}
+    return {str(number): describe_owner(number) for number in PASSES}
 
 
 def chat_model(
@@ -101,7 +101,7 @@ def compile_model(
     target: Target | None = None,
 ) -> Decoder:
     """The decoder of `file`, compiled for `target`, or for this machine's processor. without: see `phases`."""
-    from chapters.kit.chat.compiled import compile_decoder
+    from chapters.kit.chat.compile_decoder import compile_decoder
     from chapters.kit.machine import llvm_host
     from chapters.kit.quantized.dot_products import lanes_of
 

@@ -11,9 +11,9 @@ from tvm.target import Target
 from chapters.ch11_a_real_model import given, layer
 from chapters.kit.chat.gguf_file import BLOCKS
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.int8_product import int8_product
+from chapters.kit.quantized.weight_blocks import PackedLayout
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from types import SimpleNamespace
 
-from chapters.kit.bench.results import load, made_with, save
+from chapters.kit.bench.results import describe_origin, load, save
 from chapters.kit.chat.conversation import describe_turn, reply
 
 NAME = "ch11_conversation"
@@ -47,7 +47,7 @@ def text() -> str:
     for turn in results["measured"]["turns"]:
         lines += [f"> {turn['user']}", turn["answer"]]
         lines.append(describe_turn(turn))
-    wrapped = (textwrap.fill(line, WIDTH) for line in [*lines, "", made_with(results)])
+    wrapped = (textwrap.fill(line, WIDTH) for line in [*lines, "", describe_origin(results)])
     return "\n".join(wrapped)
 
 

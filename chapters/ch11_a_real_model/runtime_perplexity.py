@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from chapters.ch11_a_real_model import bench_inputs
 from chapters.child import ROOT
 from chapters.kit.chat.losses import WINDOW, Model, perplexity
-from chapters.kit.machine import peer_python
+from chapters.kit.machine import baseline_python
 
 QUICK_TOKENS = WINDOW  # of the text, in a quick run
 
@@ -26,7 +26,7 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
     for name in (one for one, kind in bench_inputs.NAMES.items() if kind in weights):
         if name == bench_inputs.COMPILED:  # the same numbers as Transformers, made by other kernels
             continue
-        python = sys.executable if name in bench_inputs.OUR_VARIANTS else peer_python()
+        python = sys.executable if name in bench_inputs.OUR_VARIANTS else baseline_python()
         count = str(QUICK_TOKENS if quick else 0)
         asked = [python, "-m", __name__, name, path, str(threads), count]
         ways = {"cwd": ROOT, "env": bench_inputs.with_threads(threads), "check": True}

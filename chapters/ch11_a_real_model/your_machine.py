@@ -17,14 +17,14 @@ BEGIN = time.perf_counter()  # before TVM is imported
 
 from chapters.ch11_a_real_model.passes import chat_model, compile_model, list_types, owners  # noqa: E402
 from chapters.kit.bench.cpu_bounds import make_reader  # noqa: E402
+from chapters.kit.chat.decoder_cache import Decoder, load_or_compile  # noqa: E402
 from chapters.kit.chat.gguf_file import GGUF, read_gguf  # noqa: E402
-from chapters.kit.chat.kept_model import Decoder, load_or_compile  # noqa: E402
 from chapters.kit.chat.model_cache import fetch_model  # noqa: E402
 from chapters.kit.chat.packed_weights import PackedWeights  # noqa: E402
 from chapters.kit.chat.run_decoder import ChatModel  # noqa: E402
 from chapters.kit.chat.tokenizer import Tokenizer  # noqa: E402
 from chapters.kit.chat.weights import Weights, read_config  # noqa: E402
-from chapters.kit.draw.table import Table, duration  # noqa: E402
+from chapters.kit.draw.table import Table, format_duration  # noqa: E402
 from chapters.kit.machine import llvm_host  # noqa: E402
 from chapters.kit.measure.quantiles import measure_in_turns  # noqa: E402
 from chapters.program import run_program  # noqa: E402
@@ -68,7 +68,7 @@ def main() -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"Importing TVM and the course took {duration(IMPORTED)}.")
+    print(f"Importing TVM and the course took {format_duration(IMPORTED)}.")
     config = read_config(file)
     chat_model(file, config, exact=False)  # from now on there is a kept model
     anew = partial(compile_model, file, config, exact=False)
@@ -77,7 +77,7 @@ def main() -> int:
     later, model = time_start(
         file, lambda: load_or_compile(facts, owners(), anew)[0], PackedWeights, tokens
     )
-    rows = [(part, duration(first[part]), duration(later[part])) for part in first]
+    rows = [(part, format_duration(first[part]), format_duration(later[part])) for part in first]
     note = f"The prompt has {len(tokens)} tokens."
     print(f"\n{Table(('part', 'first start', 'next start'), rows, note)}\n")
 

@@ -12,7 +12,7 @@ import numpy as np
 from chapters.kit.bench.operands import check_error, draw_arrays
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import measure
-from chapters.kit.draw.table import Table, duration
+from chapters.kit.draw.table import Table, format_duration
 
 ROWS = (1, 4, 16, 64, 512)
 # model -> columns of x, and of the results: the query, the key and the value of one layer
@@ -82,7 +82,7 @@ def make_table(measured: dict) -> Table:
     for model, found in measured["models"].items():
         for count, seconds in found.items():
             before, after = seconds["separate"], seconds["combined"]
-            times = duration(before), duration(after), f"{before / after:.2f}×"
+            times = format_duration(before), format_duration(after), f"{before / after:.2f}×"
             rows.append((model, count, *times))
     return Table(("layer of", "rows of x", "three products", "one product, split", "gain"), rows)
 

@@ -36,7 +36,7 @@ from chapters.kit.cases.guard_zones import compile_once, run_compiled
 from chapters.kit.ir.tensor_ir import loads, nodes
 from chapters.kit.machine import llvm_host
 from chapters.runner.failure import CheckFailed
-from chapters.runner.loading import last_line, where
+from chapters.runner.loading import last_line, locate_error
 
 LESSON = "chapters/ch13_fuse_reductions/lesson.md"
 SPECIFICATION = Section(LESSON, "What it must do")
@@ -96,7 +96,7 @@ def _call(
     except CheckFailed as failure:
         return failure
     except Exception as error:
-        said, place = f"raised {last_line(error)}", where(error, impl._path)
+        said, place = f"raised {last_line(error)}", locate_error(error, impl._path)
         return _fail(program, None, said, yours=place, expected="no exception but ScheduleError")
     return None
 

@@ -17,12 +17,12 @@ from chapters.kit.gpu.launches import (
     HostProgram,
     Launch,
     LaunchError,
-    UnknownWordError,
+    UnknownInstructionError,
     host_program,
 )
 from chapters.kit.gpu.targets import CUDA, WEBGPU
 from chapters.runner.failure import CheckFailed, Skip
-from chapters.runner.loading import last_line, parser_said, refused_line
+from chapters.runner.loading import explain_parser_error, find_refused_line, last_line
 
 LANES = (
     "A vectorized loop becomes one vector, and CUDA has none of so many lanes. A loop that `reverse_compute_at` makes "
@@ -98,7 +98,7 @@ def _run(make: Callable[[], HostProgram], engine, given, read: str) -> list[Laun
         ) from None
     try:
         return program.run(engine, given)
-    except UnknownWordError as error:
+    except UnknownInstructionError as error:
         raise CheckFailed(
             f"The kernel cannot be run here: {error}",
             why="Either this is not valid CUDA, or the program that runs kernels here in place of a GPU does not know "
@@ -155,8 +155,8 @@ def parsed(make: Callable[[], object], exercise: str, read: str):
     try:
         return make()
     except tvm.error.DiagnosticError as error:
-        message, said = str(error), parser_said(error)
-        _, number, text = refused_line(error)
+        message, said = str(error), explain_parser_error(error)
+        _, number, text = find_refused_line(error)
     yours = f"line {number}: {text}" if text else ""
     if "not implemented: Raise" in message:
         raise NotImplementedError(f"exercise {exercise}")

@@ -24,7 +24,7 @@ from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.ir.relax_effects import bindings_of, relax_functions, scopes
 from chapters.kit.passes.plan_straight_functions import PlanStraightFunctions
 from chapters.runner.failure import CheckFailed
-from chapters.runner.loading import last_line, where
+from chapters.runner.loading import last_line, locate_error
 
 SECONDS = 3  # for one program; a pass takes a few milliseconds
 # of the largest number of a result, by the shortest dtype of a program: a dozen roundings in a row
@@ -96,7 +96,7 @@ def failure_on(
         failed = CheckFailed(
             f"{whose} raised {last_line(error)}",
             expected="no exception: a pass leaves alone what it cannot change",
-            yours=where(error, path),
+            yours=locate_error(error, path),
             read=read,
         )
     failed.failure.yours += _show(title, program.mod)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from chapters.whose_code import LEARNER, REFERENCE, about_learner
+from chapters.code_owner import LEARNER, REFERENCE, is_about_learner
 
 MOST = 1000  # files of one kind in a folder
 
@@ -63,9 +63,9 @@ def cache_folder() -> Path:
 
 
 @functools.cache
-def made_folder(kind: str) -> Path:
+def cache_subfolder(kind: str) -> Path:
     """The folder for files of one kind, made if it is missing; a temporary one where the cache cannot be written to."""
-    folder = cache_folder() / (LEARNER if about_learner() else REFERENCE) / kind
+    folder = cache_folder() / (LEARNER if is_about_learner() else REFERENCE) / kind
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=folder):

@@ -81,7 +81,7 @@ def llvm_host() -> dict:
     return {"version": codegen.llvm_version_major(), "cpu": cpu, "target": target}
 
 
-def peer_python() -> str:
+def baseline_python() -> str:
     """The interpreter that has the libraries we compare with: what FUSION_PEER_PYTHON names, else this one."""
     return os.environ.get("FUSION_PEER_PYTHON", sys.executable)
 

@@ -9,13 +9,13 @@ import sys
 from types import ModuleType
 
 from chapters.child import WrongPatience, patience
+from chapters.code_owner import LEARNER, is_about_learner, set_owner
 from chapters.program import run_program
 from chapters.runner import learner_file
 from chapters.runner.copies import follow_checkout
 from chapters.runner.course import CourseError, chapters
 from chapters.runner.progress import lock_answers
 from chapters.runner.terminal import relative
-from chapters.whose_code import LEARNER, about_learner, decide
 
 NAMES = (
     "status",
@@ -75,10 +75,10 @@ def _run(arguments: list[str]) -> int:
             top.prog = f"{top.prog} {options.command}"
         top.error(f"unrecognized arguments: {' '.join(unknown)}")
     command = COMMANDS[options.command or "status"]
-    decide(command.about(options) if hasattr(command, "about") else LEARNER)
+    set_owner(command.about(options) if hasattr(command, "about") else LEARNER)
     try:
         patience()  # a wrong FUSION_PATIENCE is said before anything runs
-        if about_learner():
+        if is_about_learner():
             _look_after_answers(command)
         # commands that write a learner's file read it before
         writes = command in [COMMANDS[name] for name in ("reset", "restore", "update")]

@@ -17,7 +17,7 @@ from chapters.child import Child, Lost, patience
 from chapters.runner.course import Chapter, CourseError, Exercise, chapters
 from chapters.runner.course import chapter as find_chapter
 from chapters.runner.failure import CheckFailed, exercise_to_write, message_of
-from chapters.runner.loading import last_line, load, where
+from chapters.runner.loading import last_line, load, locate_error
 
 OPEN_SECONDS = 60.0  # for the first use of a driver, or a slow connection
 RUN_SECONDS = 240.0  # for one exercise: its small sizes, and all rounds of the large one
@@ -163,6 +163,6 @@ def _run_kernel(device, question: dict) -> tuple[str, list[str]]:
 
 def _describe_raised(error: Exception, path: Path) -> str:
     with contextlib.suppress(Exception):
-        if place := where(error, path.resolve()):
+        if place := locate_error(error, path.resolve()):
             return f"your code raised {last_line(error)} ({place})"
     return last_line(error)

@@ -1,7 +1,7 @@
 """How a chapter uses what an earlier one built: each answer of the learner's that passes, if the run is about them.
 
 What they have not solved is the reference's. This is the one part of the runner that chapters import.
-`chapters/whose_code.py` says whose code a run is about.
+`chapters/code_owner.py` says whose code a run is about.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from chapters.whose_code import about_learner
+from chapters.code_owner import is_about_learner
 
 if TYPE_CHECKING:
     from chapters.runner.course import Chapter
@@ -27,7 +27,7 @@ MADE_OF = "__made_of__"  # in a module with the reference's answers in it: the l
 
 def _list_passed(number: int) -> list[str]:
     """The exercises of chapter `number` whose answers are the learner's in this run."""
-    if not about_learner():
+    if not is_about_learner():
         return []
     from chapters.runner.course import chapter
     from chapters.runner.states import passed_exercises
@@ -114,7 +114,7 @@ def _find_reference(number: int) -> Path:
 
 def explain_unused(numbers: Iterable[int]) -> list[str]:
     """For each of these chapters with answers that are not used, a line on why: they have not passed as they are."""
-    if not about_learner():
+    if not is_about_learner():
         return []
     from chapters.runner.course import chapter
     from chapters.runner.states import states
@@ -134,7 +134,7 @@ def explain_unused(numbers: Iterable[int]) -> list[str]:
     return lines
 
 
-def whose(number: int) -> str:
+def describe_owner(number: int) -> str:
     """Whose code `earlier(number)` gives: YOURS, THE_REFERENCES, or "yours but for 3.4 and 3.6"."""
     passed = _list_passed(number)
     if not passed:
@@ -153,7 +153,7 @@ def find_owner(exercises: Iterable[str]) -> str:
 
 def describe_owners(numbers: Iterable[int]) -> str:
     """One sentence on whose code is run."""
-    found = {number: whose(number) for number in numbers}
+    found = {number: describe_owner(number) for number in numbers}
     learners = {number: said for number, said in found.items() if said != THE_REFERENCES}
     if not learners:
         return "The code is the reference's; an answer of yours takes its place once it passes its checks."

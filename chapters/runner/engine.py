@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chapters.child import Child, Lost, WrongPatience, name_exit, patience
+from chapters.code_owner import LEARNER, REFERENCE, WHOSE
 from chapters.runner.course import Chapter, CourseError, Exercise
 from chapters.runner.exercise_at_fault import find_exercise_at_fault
 from chapters.runner.explain import explain
 from chapters.runner.failure import Failure, tail
 from chapters.runner.regions import file_digest, file_fingerprint
-from chapters.whose_code import LEARNER, REFERENCE, WHOSE
 
 SECONDS = 12  # a check's time limit, unless its module says otherwise in LIMITS
 DIAGNOSIS_SECONDS = 30

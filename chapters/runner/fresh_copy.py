@@ -13,10 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from chapters.code_owner import WHOSE
 from chapters.runner.course import ROOT, Chapter, chapters
 from chapters.runner.learner_file import stub_text
 from chapters.runner.progress import DATA
-from chapters.whose_code import WHOSE
 
 PARTS = ("chapters", "solutions", "tests", "docs")
 SECONDS = 120

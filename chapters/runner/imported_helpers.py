@@ -17,7 +17,7 @@ from chapters.runner.earlier import MADE_OF
 from chapters.runner.regions import file_digest
 
 FOLDERS = ("solutions", "tests", "docs", "chapters/kit", "chapters/runner", "chapters/checking")
-FILES = ("__init__", "child", "environment", "opened", "program", "whose_code")
+FILES = ("__init__", "child", "environment", "opened", "program", "code_owner")
 COURSE = tuple(ROOT / part for part in (*FOLDERS, *(f"chapters/{name}.py" for name in FILES)))
 IMPORT = re.compile(r"chapters\.(ch\d\d_\w+)(?:\.(\w+)|\s+import\s+([\w, ]+))")
 

@@ -21,9 +21,9 @@ from chapters.runner.failure import CheckFailed, message_of, shorten
 LONGEST = 600  # characters of a line of a message that are shown
 
 
-def where(error: BaseException, path: Path) -> str:
+def locate_error(error: BaseException, path: Path) -> str:
     """The last place in `path` that `error` passed through, as `line N: source`; "" if none."""
-    file, number, line = refused_line(error)
+    file, number, line = find_refused_line(error)
     if line and Path(file) == path:
         return f"line {number} of {path.name}: {line}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
@@ -39,20 +39,20 @@ def last_line(error: BaseException) -> str:
     refused = re.search(r"schedule primitive '([\w-]+)'.*\nError message: (.*)", message, re.DOTALL)
     if refused:
         message = f"{refused[1].replace('-', '_')}: {refused[2]}"
-    if refused_line(error)[2]:  # the lines after the first show the place
-        message = parser_said(error)
+    if find_refused_line(error)[2]:  # the lines after the first show the place
+        message = explain_parser_error(error)
     kept = [shorten(line, LONGEST) for line in message.splitlines() if line.strip()][:3]
     return f"{type(error).__name__}: " + " / ".join(kept) if kept else type(error).__name__
 
 
-def parser_said(error: BaseException) -> str:
+def explain_parser_error(error: BaseException) -> str:
     """Why TVM's parser refuses a function, in one line; for one that is not well-formed, the violated rule."""
     message = message_of(error)
     reason = re.search(r"Well-formedness check failed: (.*)", message)
     return reason[1] if reason else message.splitlines()[0].removeprefix("error: ")
 
 
-def refused_line(error: BaseException) -> tuple[str, int, str]:
+def find_refused_line(error: BaseException) -> tuple[str, int, str]:
     """(file, number, text) of the line that TVM's parser refuses; ("", 0, "") if `error` does not name one."""
     place = re.search(r"--> (.+):(\d+):\d+$", message_of(error), re.MULTILINE)
     if not place:
@@ -128,7 +128,7 @@ def load(path: Path) -> Answer:
         why, read = explain(error)
         raise CheckFailed(
             f"{path.name} cannot be imported: {last_line(error)}",
-            yours=where(error, path),
+            yours=locate_error(error, path),
             expected="a file that can be imported: code at the top level runs before any check",
             why=why,
             read=read,

@@ -19,6 +19,7 @@ import itertools
 import platform
 from pathlib import Path
 
+from chapters.code_owner import LEARNER, REFERENCE, set_owner
 from chapters.program import describe_refusal
 from chapters.runner import learner_file
 from chapters.runner.course import ROOT, Chapter, CourseError, Exercise, chapters
@@ -26,10 +27,9 @@ from chapters.runner.engine import FINE, Engine, checks_of
 from chapters.runner.exercise_report import ExerciseReport
 from chapters.runner.terminal import bar
 from chapters.runner.versions import MEND, installed, wrong_versions
-from chapters.whose_code import LEARNER, REFERENCE, decide
 
 # what tests in this process call; the files in chapters/ are checked in processes of their own
-decide(REFERENCE)
+set_owner(REFERENCE)
 
 LETTERS = {
     "todo": ("T", "TODO", {"yellow": True}),

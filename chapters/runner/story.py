@@ -14,12 +14,12 @@ import sys
 import textwrap
 from typing import NoReturn
 
+from chapters.code_owner import LEARNER, REFERENCE, set_owner
 from chapters.program import run_program
 from chapters.runner.course import CourseError
 from chapters.runner.course import chapter as find
 from chapters.runner.earlier import describe_owners
 from chapters.runner.page_code import Cell, Namespace, cells
-from chapters.whose_code import LEARNER, REFERENCE, decide
 
 BOLD, DIM, CYAN, PLAIN = "\033[1m", "\033[2m", "\033[36m", "\033[0m"
 SHORT = 40  # characters; a shorter sentence is told with the next one
@@ -40,7 +40,7 @@ def _tell_chapter(package: str) -> int:
     parser.add_argument("--pause", action="store_true", help="wait for Enter after each step")
     parser.add_argument("--solutions", action="store_true", help="use the reference throughout")
     options = parser.parse_args()
-    decide(REFERENCE if options.solutions else LEARNER)
+    set_owner(REFERENCE if options.solutions else LEARNER)
     story = Story(pause=options.pause)
     story.title(f"Chapter {home.number} · {home.title}")
     story.say(describe_owners([*home.needs, home.number]))

@@ -17,7 +17,7 @@ from chapters.runner.explain import explain
 from chapters.runner.failure import CheckFailed, Skip, exercise_to_write, message_of
 from chapters.runner.imported_helpers import LearnersFiles
 from chapters.runner.known_mistakes import Diagnoser
-from chapters.runner.loading import Answer, last_line, load, where
+from chapters.runner.loading import Answer, last_line, load, locate_error
 from chapters.runner.regions import fingerprint
 
 
@@ -88,7 +88,7 @@ def run_check(
 
 def _describe_exception(error: BaseException, path: Path, text: str) -> CheckFailed:
     """The failure to show for an exception that the check did not raise on purpose. text: of the answer at `path`."""
-    place = where(error, path)
+    place = locate_error(error, path)
     why, read = explain(error)
     if place:
         given = getattr(error, "given", "")

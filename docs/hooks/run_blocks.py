@@ -1,8 +1,8 @@
 """Site hook: puts the output of each ```python run block beneath it, so that no output is pasted.
 
-docs/pages/blocks.py says how blocks are written. docs/pages/outputs.py says where outputs come from: they are kept, and
-a lesson is run if its kept output is no longer valid. A block that fails stops the build; an optional package that is
-not installed stops only a strict one. No build runs a lab: mkdocs-jupyter shows its kept notebook.
+docs/pages/page_blocks.py says how blocks are written. docs/pages/outputs.py says where outputs come from: they are
+kept, and a lesson is run if its kept output is no longer valid. A block that fails stops the build; an optional package
+that is not installed stops only a strict one. No build runs a lab: mkdocs-jupyter shows its kept notebook.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority, get_plugin_logger
 
 from docs.pages import outputs
-from docs.pages.blocks import Block, NotInstalled, PageError, find_blocks, read_blocks
 from docs.pages.fences import fence_code
+from docs.pages.page_blocks import Block, NotInstalled, PageError, find_blocks, read_blocks
 
 log = get_plugin_logger("run_blocks")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chapters.kit.draw.bars import Bar
-from chapters.kit.draw.table import Table, count_noun, duration, si
+from chapters.kit.draw.table import Table, count_noun, format_duration, format_si
 from docs.pages import plots
 from docs.pages.course_map import import_from_chapter
 from docs.pages.plots import display_name
@@ -39,7 +39,7 @@ def draw_pass_gain(measured: dict) -> list[plots.Figure]:
     for count, seconds in measured["rows"].items():
         rows = count_noun(int(count), "row")
         for key, name in words.items():
-            entries.append(Bar(f"{name}, {rows}", seconds[key], si(seconds[key], "s")))
+            entries.append(Bar(f"{name}, {rows}", seconds[key], format_si(seconds[key], "s")))
         gains.append(f"{seconds['transposed'] / seconds['fused']:.1f} times as fast for {rows}")
     claim = f"Without the transpose, a product is {' and '.join(gains)} of x."
     title = f"x @ w.T for w of ({measured['n']}, {measured['k']}), before and after the pass"
@@ -65,7 +65,13 @@ def _draw_matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -
         for name in names
     }
     rows = [
-        (r, *(si(speeds[s][int(r)], "FLOP/s") if int(r) in speeds[s] else "–" for s in names))
+        (
+            r,
+            *(
+                format_si(speeds[s][int(r)], "FLOP/s") if int(r) in speeds[s] else "–"
+                for s in names
+            ),
+        )
         for r in by_rows
     ]
     ratios = {int(rows): _compute_speedup(seconds) for rows, seconds in by_rows.items()}
@@ -83,7 +89,7 @@ def _draw_matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -
         "memory.",
         Table(("rows of x", *map(display_name, names)), rows),
         claim,
-        level=(peak, f"multiply-adds in registers: {si(peak, 'FLOP/s')}"),
+        level=(peak, f"multiply-adds in registers: {format_si(peak, 'FLOP/s')}"),
         unit="",
     )
 
@@ -95,11 +101,11 @@ def draw_decode_gain(measured: dict) -> list[plots.Figure]:
         "fused": "this course, fused",
         "fused and scheduled": "this course, fused and scheduled",
     }
-    entries = [Bar(words[key], s, duration(s)) for key, s in measured.items()]
+    entries = [Bar(words[key], s, format_duration(s)) for key, s in measured.items()]
     whole, last = measured["as exported"], measured["fused and scheduled"]
     claim = (
-        f"Fusing takes a decode step from {duration(whole)} to {duration(measured['fused'])}, schedules take it to "
-        f"{duration(last)}: {whole / last:.3g} times as fast."
+        f"Fusing takes a decode step from {format_duration(whole)} to {format_duration(measured['fused'])}, schedules "
+        f"take it to {format_duration(last)}: {whole / last:.3g} times as fast."
     )
     title = "One token through a small decoder of two layers, 1 thread"
     caption = "TVM has no schedule for a CPU, so “as exported” runs plain loops."
@@ -140,9 +146,10 @@ def _describe_norms(dtype: str, cases: list[plots.InputSize]) -> str:
     worst = max(cases, key=lambda case: case.seconds["ours"] / case.seconds["copy"])
     behind = worst.seconds["ours"] / worst.seconds["copy"]
     return (
-        f"Our kernel moves {si(largest.bytes, 'B')} of {dtype} in {duration(seconds['ours'])}; a copy of as many bytes "
-        f"takes {duration(seconds['copy'])}, the next best, {display_name(best)}, {duration(seconds[best])}. Beside "
-        f"the copy we are slowest at {si(worst.bytes, 'B')}: {behind:.2g} times its time."
+        f"Our kernel moves {format_si(largest.bytes, 'B')} of {dtype} in {format_duration(seconds['ours'])}; a copy of "
+        f"as many bytes takes {format_duration(seconds['copy'])}, the next best, {display_name(best)}, "
+        f"{format_duration(seconds[best])}. Beside the copy we are slowest at {format_si(worst.bytes, 'B')}: "
+        f"{behind:.2g} times its time."
     )
 
 
@@ -231,7 +238,7 @@ def _draw_decode_speed(decoder: str, seconds: dict[str, float]) -> plots.Figure:
     )
     entries = [Bar(name, 1 / time, _format_three_digits(1 / time)) for name, time in times.items()]
     rows = [
-        (display_name(name), si(time, "s"), _format_three_digits(1 / time))
+        (display_name(name), format_si(time, "s"), _format_three_digits(1 / time))
         for name, time in times.items()
     ]
     next_best, at_prefill = (display_name(_find_best_baseline(one)) for one in (times, prefills))
@@ -331,7 +338,8 @@ def _draw_token_rates(
 ) -> plots.Figure:
     entries = [Bar(name, rate, f"{rate:,.0f}") for name, rate in rates.items()]
     rows = [
-        (display_name(name), si(tokens / rate, "s"), f"{rate:,.0f}") for name, rate in rates.items()
+        (display_name(name), format_si(tokens / rate, "s"), f"{rate:,.0f}")
+        for name, rate in rates.items()
     ]
     table = Table(("runtime", "time", "tokens per second"), rows)
     words = "tokens per second, more is better"
@@ -352,10 +360,10 @@ def _describe_runtime(name: str) -> str:
 
 def _draw_first_token(seconds: dict[str, float]) -> plots.Figure:
     best = _find_best_baseline(seconds)
-    entries = [Bar(name, time, duration(time)) for name, time in seconds.items()]
+    entries = [Bar(name, time, format_duration(time)) for name, time in seconds.items()]
     claim = (
-        f"Our first token comes after {duration(seconds['fusion_by_hand'])}, that of {_describe_runtime(best)} after "
-        f"{duration(seconds[best])}."
+        f"Our first token comes after {format_duration(seconds['fusion_by_hand'])}, that of {_describe_runtime(best)} "
+        f"after {format_duration(seconds[best])}."
     )
     title = "From the start of a process to the first token"
     caption = "Everything was read from disk before. Chapter 11 shows where our time goes."

@@ -14,8 +14,8 @@ from chapters.kit.bench.results import load
 from chapters.kit.chat.conversation import describe_turn
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.picture import Picture, picture
-from chapters.kit.draw.stepper import Panel, Stepper, belongs
-from chapters.kit.draw.table import Html, count_noun, duration
+from chapters.kit.draw.stepper import Panel, Stepper, step_attribute
+from chapters.kit.draw.table import Html, count_noun, format_duration
 from chapters.runner.course import PATHS, ROOT, Chapter, chapters
 from docs.pages.course_map import (
     PATH_NAMES,
@@ -126,7 +126,7 @@ def draw_decode_bars() -> Bars:
         "This course": OURS,
     }
     seconds = {words: measured["seconds"][f"{name} decode"] for words, name in names.items()}
-    rows = [Bar(n, t, duration(t), n == "This course") for n, t in seconds.items()]
+    rows = [Bar(n, t, format_duration(t), n == "This course") for n, t in seconds.items()]
     note = (
         f"One token through the decoder “{html.escape(decoder)}” in float32, {measured['threads']} threads, "
         f"{html.escape(results['device'])}. TVM’s default has no schedules for a CPU, so its bar says as much about "
@@ -197,7 +197,7 @@ def _list_drawn(drawn: Picture) -> list[str]:
 def make_film(label: str, frames: Sequence[Picture]) -> Stepper:
     """The frames of one graph, to be stepped through. Without scripts they stand side by side."""
     drawn = "".join(
-        f"<div{belongs(n)}>{_strip_caption(frame)}</div>" for n, frame in enumerate(frames)
+        f"<div{step_attribute(n)}>{_strip_caption(frame)}</div>" for n, frame in enumerate(frames)
     )
     says = [f"{frame.title}: {frame.caption}" for frame in frames]
     return Stepper(label, [Panel("film", says, f'<div class="film">{drawn}</div>')], "film")

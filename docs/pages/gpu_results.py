@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from chapters.kit.bench import gpu_results as tables
-from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
+from chapters.kit.bench import gpu_tables as tables
+from chapters.kit.bench.gpu_ceilings import Ceilings, Point, find_best
 from chapters.kit.draw.bars import Bar
-from chapters.kit.draw.table import Table, si
+from chapters.kit.draw.table import Table, format_si
 from docs.pages.plots import Figure, InputSize, draw_bandwidth, draw_bars, draw_roofline
 
 # the kernels of many rows that the charts show; the tables have the others
@@ -30,7 +30,7 @@ def draw_norms(measured: dict) -> list[Figure]:
     """ch08_norm and ch04_gpu: bytes per second of add and RMSNorm over size."""
     cases, dtype = _select_first_dtype(measured)
     sizes = [
-        InputSize(tables.shape_text(c["shape"]), c["bytes"], tables.medians(c["seconds"]))
+        InputSize(tables.shape_text(c["shape"]), c["bytes"], tables.select_medians(c["seconds"]))
         for c in cases
     ]
     largest = max(cases, key=lambda case: case["bytes"])
@@ -84,7 +84,7 @@ def _make_share_bars(cases: list[dict], names: Sequence[str], usual: str) -> lis
     """A bar for each case and name: the per cent of the speed of `usual`."""
     found = []
     for case in cases:
-        times = tables.medians(case["seconds"])
+        times = tables.select_medians(case["seconds"])
         for name in (name for name in names if name in times):
             share, ours = times[usual] / times[name], name in tables.LINEAR_OURS
             label = f"{'this course, ' if ours else ''}{name}, {tables.layer_text(case)}"
@@ -96,7 +96,9 @@ def _describe_shares(cases: list[dict], names: Sequence[str], usual: str) -> str
     """Each name's least and largest share of the speed of `usual`, as in "wgmma 80% to 90%, mma.sync 50% to 60%"."""
     texts = []
     for name in names:
-        times = [tables.medians(case["seconds"]) for case in cases if name in case["seconds"]]
+        times = [
+            tables.select_medians(case["seconds"]) for case in cases if name in case["seconds"]
+        ]
         if times:
             shares = [time[usual] / time[name] for time in times]
             texts.append(f"{name} {min(shares):.0%} to {max(shares):.0%}")
@@ -112,7 +114,7 @@ def _compare_with_others(cases: list[dict], ours: Sequence[str]) -> str:
     for case in cases:
         seconds = case["seconds"]
         others = [n for n in seconds if n.removesuffix(tables.THEN_ADD) not in (*ours, tables.COPY)]
-        fastest, other = best_of(seconds, ours), best_of(seconds, others)
+        fastest, other = find_best(seconds, ours), find_best(seconds, others)
         if fastest and other:
             ratios.append(other[1] / fastest[1])
     if not ratios:
@@ -129,11 +131,12 @@ def draw_gelu(measured: dict) -> list[Figure]:
     figures = []
     cases, dtype = _select_first_dtype(measured)
     for case in cases:
-        times = sorted(tables.medians(case["seconds"]).items(), key=lambda one: one[1])
+        times = sorted(tables.select_medians(case["seconds"]).items(), key=lambda one: one[1])
         drawn = [
-            Bar(name, time, si(time, "s"), ours=name in tables.LINEAR_OURS) for name, time in times
+            Bar(name, time, format_si(time, "s"), ours=name in tables.LINEAR_OURS)
+            for name, time in times
         ]
-        by_speed = "; ".join(f"{name} {si(time, 's')}" for name, time in times)
+        by_speed = "; ".join(f"{name} {format_si(time, 's')}" for name, time in times)
         claim = f"A linear layer and GELU in {dtype}: {by_speed}."
         title = f"Linear and GELU, {tables.layer_text(case)}, in {dtype}"
         caption = f"All but “{tables.EAGER_GELU}” may use one kernel for both."
@@ -147,26 +150,26 @@ def draw_schedule_steps(measured: dict) -> list[Figure]:
     return [
         _draw_steps_of_case(case)
         for case in _select_first_dtype(measured)[0]
-        if tables.steps_of(case)
+        if tables.list_steps(case)
     ]
 
 
 def _draw_steps_of_case(case: dict) -> Figure:
     operations, library = case["operations"], case["seconds"][tables.LINEAR]["median"]
     entries, rows, before = [], [], None
-    for name in tables.steps_of(case):
+    for name in tables.list_steps(case):
         seconds = case["seconds"][name]
         median = seconds["median"]
-        speed = si(operations / median, "FLOP/s")
+        speed = format_si(operations / median, "FLOP/s")
         entries.append(Bar(name, operations / median, speed, ours=True))
-        time = f"{si(median, 's')} ({si(seconds['low'], 's')} to {si(seconds['high'], 's')})"
+        time = f"{format_si(median, 's')} ({format_si(seconds['low'], 's')} to {format_si(seconds['high'], 's')})"
         gain = f"{before / median:.2f}×" if before else "–"
         rows.append((name, time, speed, gain, f"{library / median:.0%}"))
         before = median
     (first, *_), (last, *_) = rows[0], rows[-1]
     slow, fast = (case["seconds"][name]["median"] for name in (first, last))
     claim = (
-        f"“{last}” takes {si(fast, 's')}, {slow / fast:,.0f} times less than “{first}”, and reaches "
+        f"“{last}” takes {format_si(fast, 's')}, {slow / fast:,.0f} times less than “{first}”, and reaches "
         f"{library / fast:.0%} of the speed of {tables.LINEAR}."
     )
     title = f"{tables.layer_text(case)} in {case['dtype']}, step by step"

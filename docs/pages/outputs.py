@@ -38,18 +38,18 @@ from pathlib import Path
 from nbclient.exceptions import CellControlSignal, DeadKernelError
 
 from chapters.child import Child, Lost
-from chapters.kit.kept_files import json_text, made_folder
+from chapters.code_owner import REFERENCE, WHOSE
+from chapters.kit.kept_files import cache_subfolder, json_text
 from chapters.kit.machine import cpu_name
 from chapters.opened import OPENED
 from chapters.program import run_program
 from chapters.runner.course import ROOT, chapters
-from chapters.whose_code import REFERENCE, WHOSE
 from docs.pages import notebook
-from docs.pages.blocks import Block, NotInstalled, PageError, read_blocks
 from docs.pages.notebook import Output
+from docs.pages.page_blocks import Block, NotInstalled, PageError, read_blocks
 
 KEPT = ROOT / "docs" / "outputs"
-CACHE = made_folder("outputs")
+CACHE = cache_subfolder("outputs")
 SECONDS = 600  # for one block
 OPTIONAL = {
     "torch": "models",

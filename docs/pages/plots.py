@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point
-from chapters.kit.bench.gpu_results import roofline_table
+from chapters.kit.bench.gpu_tables import roofline_table
 from chapters.kit.draw.bars import Bar, Bars
-from chapters.kit.draw.table import Table, si
+from chapters.kit.draw.table import Table, format_si
 
 COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
 OURS = COLOURS[0]
@@ -200,7 +200,7 @@ def draw_series(axes, series: Mapping[str, Points], joined: bool = True) -> None
 
 def format_ticks(axis, unit: str) -> None:
     """Ticks of an axis as numbers with SI prefixes."""
-    axis.set_major_formatter(lambda value, _: si(value, unit))
+    axis.set_major_formatter(lambda value, _: format_si(value, unit))
     axis.set_minor_formatter(lambda value, _: "")
 
 
@@ -289,13 +289,14 @@ def draw_bandwidth(
         axes.set_ylabel("bytes per second")
         draw_series(axes, rates)
         if copy_rate:
-            draw_guide(axes, copy_rate, f"a large copy: {si(copy_rate, 'B/s')}")
+            draw_guide(axes, copy_rate, f"a large copy: {format_si(copy_rate, 'B/s')}")
         format_ticks(axes.xaxis, "B")
         format_ticks(axes.yaxis, "B/s")
 
     others = [name for name in names if name != "copy"]
     rows = [
-        (s.name, si(s.bytes, "B"), *(_format_share_of_copy(n, s) for n in others)) for s in sizes
+        (s.name, format_si(s.bytes, "B"), *(_format_share_of_copy(n, s) for n in others))
+        for s in sizes
     ]
     caption = f"The table gives shares of the speed of a copy at the same size, in the same rounds. {caption}".strip()
     table = Table(("case", "moves", *map(display_name, others)), rows)
@@ -347,9 +348,9 @@ def draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = ""
         corner = [low, ceilings.ridge, high]
         heights = [low * ceilings.copy_rate, ceilings.matrix_rate, ceilings.matrix_rate]
         axes.plot(corner, heights, color=INK, alpha=0.75, linewidth=1.2)
-        memory = f"memory: {si(ceilings.copy_rate, 'B/s')}"
+        memory = f"memory: {format_si(ceilings.copy_rate, 'B/s')}"
         middle = (low * ceilings.ridge) ** 0.5
-        cores = f"tensor cores: {si(ceilings.matrix_rate, 'FLOP/s')}"
+        cores = f"tensor cores: {format_si(ceilings.matrix_rate, 'FLOP/s')}"
         place = (middle, middle * ceilings.copy_rate)
         axes.annotate(memory, place, (-8, 4), textcoords="offset points", ha="right")
         axes.annotate(cores, (high, heights[2]), (0, 4), textcoords="offset points", ha="right")

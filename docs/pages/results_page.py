@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chapters.kit.bench import peak
-from chapters.kit.bench.results import Several, SourcedTable, load, not_yet
-from chapters.kit.draw.table import Table, si
+from chapters.kit.bench.results import Parts, SourcedTable, describe_missing, load
+from chapters.kit.draw.table import Table, format_si
 from docs.pages import cpu_results, gpu_results
 from docs.pages.course_map import import_from_chapter
 from docs.pages.plots import Details
@@ -43,11 +43,11 @@ COLUMNS = {
 }
 
 
-def show_chapter(number: int) -> Several | SourcedTable:
+def show_chapter(number: int) -> Parts | SourcedTable:
     """Everything that `bench <number>` measured: a chart for each claim, then all tables, folded; or a note."""
     tables = [part for part in _show_tables(number) if not _is_empty(part)]
     if not tables:
-        return not_yet(number)
+        return describe_missing(number)
     charts: list = []
     for name, plot in {**cpu_results.PLOTS, **gpu_results.PLOTS}.items():
         results = load(name)
@@ -58,7 +58,7 @@ def show_chapter(number: int) -> Several | SourcedTable:
             where = f"Measured {results['date']} on {machine}."
             charts += [replace(drawn, measured=where) for drawn in plot(results["measured"])]
     words = [SourcedTable(None, COLUMNS[number])] if number in COLUMNS else []
-    return Several([*charts, Details(f"All tables of bench {number}", [*words, *tables])])
+    return Parts([*charts, Details(f"All tables of bench {number}", [*words, *tables])])
 
 
 def _show_tables(number: int) -> list:
@@ -81,7 +81,7 @@ def list_machines() -> Table:
     rows = []
     for (device, cores), names in files.items():
         numbers = sorted({int(name[2:4]) for name in names})
-        rate = f"{si(peaks[device], 'FLOP/s')}" if device in peaks else "not measured"
+        rate = f"{format_si(peaks[device], 'FLOP/s')}" if device in peaks else "not measured"
         rows.append((device, cores, rate, ", ".join(map(str, numbers))))
     return Table(("machine", "cores", "peak per core", "chapters"), rows)
 

@@ -14,7 +14,7 @@ from chapters.checking.attributes import attaches
 from chapters.checking.expect import Section
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
-from chapters.kit.passes.planned_storage import planned
+from chapters.kit.passes.planned_storage import plan_storage
 from solutions.ch02_attach_metadata.attach_support_info import (
     AttachAdditionalPrimFuncs,
     AttachCUDAGraphSymbolicCaptureHints,
@@ -39,7 +39,8 @@ def _bounded() -> tvm.IRModule:
 def test_every_function_asks_for_its_outputs_to_be_planned():
     attaches(AttachMemoryPlanAttr(), Mixed, "the pass", lambda _: {PLAN_OUTPUT: True}, PAGE)
     assert (
-        planned(_bounded()).unplanned and not planned(AttachMemoryPlanAttr()(_bounded())).unplanned
+        plan_storage(_bounded()).unplanned
+        and not plan_storage(AttachMemoryPlanAttr()(_bounded())).unplanned
     )
 
 

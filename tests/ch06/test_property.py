@@ -22,19 +22,19 @@ from chapters.checking.interpret import OutOfBounds, interpret
 from chapters.kit.cases.guard_zones import QUICK, run_compiled
 from chapters.kit.ir.tensor_ir import nodes, with_fields
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
-from tests.support import reductions
-from tests.support.reductions import Draw, equal
+from tests.support import random_reductions
+from tests.support.random_reductions import Draw, equal
 
-PARTS = range(-(-int(os.environ.get("FUSION_DRAWS", "300")) // reductions.PER_TEST))
+PARTS = range(-(-int(os.environ.get("FUSION_DRAWS", "300")) // random_reductions.PER_TEST))
 
 
 @st.composite
 def draws(draw) -> Draw:
-    choices = reductions.Choices(draw(CHOICES))
+    choices = random_reductions.Choices(draw(CHOICES))
     return Draw(
-        reductions.program(choices, reductions.SUMS),
-        reductions.moves(choices, ("mm", "bias", "other"), choices.one((0, 0, 2, 4))),
-        reductions.moves(choices, ("mm", "other"), choices.one((0, 2, 4))),
+        random_reductions.program(choices, random_reductions.SUMS),
+        random_reductions.moves(choices, ("mm", "bias", "other"), choices.one((0, 0, 2, 4))),
+        random_reductions.moves(choices, ("mm", "other"), choices.one((0, 2, 4))),
         choices.one((None, None, None, 0, 1, 2)),
     )
 
@@ -65,7 +65,7 @@ def test_what_is_fused_computes_the_same(part):
     def check(draw: Draw) -> None:
         sch = draw.schedule()
         given, arguments = sch.mod, draw.program.arguments
-        if not reductions.try_fusing(sch, primitives.fuse_reduction_epilogue):
+        if not random_reductions.try_fusing(sch, primitives.fuse_reduction_epilogue):
             return
         fused.append(draw)
         expected = _interpreted(given["main"], arguments)
@@ -74,12 +74,12 @@ def test_what_is_fused_computes_the_same(part):
         checked = s_tir.Schedule(given, debug_mask="all")
         primitives.fuse_reduction_epilogue(checked, "mm", "bias")
         assert tvm_ffi.structural_equal(checked.mod, sch.mod)
-        reductions.reschedule(sch, draw.after)
+        random_reductions.reschedule(sch, draw.after)
         _decompose(sch, draw.decompose)
         assert equal(run_compiled(sch.mod, arguments, QUICK), expected), sch.mod
 
-    reductions.try_draws(draws(), check, part)
-    assert len(fused) >= reductions.PER_TEST // 5, "the draws are too odd to test anything"
+    random_reductions.try_draws(draws(), check, part)
+    assert len(fused) >= random_reductions.PER_TEST // 5, "the draws are too odd to test anything"
 
 
 def _decompose(sch: s_tir.Schedule, at: int | None) -> None:
@@ -108,7 +108,7 @@ def test_equals_the_built_in_where_that_is_right(part):
         theirs, given = s_tir.Schedule(sch.mod), sch.mod
         if 1 in draw.program.sizes:
             return  # on an axis of one point, a wrong index is right by chance
-        if not reductions.try_fusing(sch, primitives.fuse_reduction_epilogue):
+        if not random_reductions.try_fusing(sch, primitives.fuse_reduction_epilogue):
             return
         try:
             theirs.fuse_reduction_epilogue("mm", "bias")
@@ -121,15 +121,17 @@ def test_equals_the_built_in_where_that_is_right(part):
         _mend(theirs, given, sch.get(sch.get_sblock("mm")).reads)
         tvm.ir.assert_structural_equal(sch.mod, theirs.mod)
 
-    reductions.try_draws(draws(), check, part)
-    assert len(right) >= reductions.PER_TEST // 20, "the draws are too odd to compare anything"
+    random_reductions.try_draws(draws(), check, part)
+    assert len(right) >= random_reductions.PER_TEST // 20, (
+        "the draws are too odd to compare anything"
+    )
 
 
 def _others(arguments: list[np.ndarray], seed: int) -> list[np.ndarray]:
     """Other arguments, without a zero that would hide a mistake; the table of indices stays a permutation."""
     numbers = np.random.default_rng(seed)
     others = [numbers.integers(1, 10, a.shape).astype(a.dtype) for a in arguments]
-    others[reductions.TABLE] = numbers.permuted(arguments[reductions.TABLE])
+    others[random_reductions.TABLE] = numbers.permuted(arguments[random_reductions.TABLE])
     return others
 
 

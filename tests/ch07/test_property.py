@@ -26,23 +26,25 @@ from chapters.kit.cases.guard_zones import QUICK, run_compiled
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import mentions
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
-from tests.support import reductions
-from tests.support.reductions import Draw, equal
+from tests.support import random_reductions
+from tests.support.random_reductions import Draw, equal
 
 _REALIZE = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
-FIRST = int(os.environ.get("FUSION_FIRST_DRAW", "0")) // reductions.PER_TEST
-PARTS = range(FIRST, FIRST - (-int(os.environ.get("FUSION_DRAWS", "300")) // reductions.PER_TEST))
+FIRST = int(os.environ.get("FUSION_FIRST_DRAW", "0")) // random_reductions.PER_TEST
+PARTS = range(
+    FIRST, FIRST - (-int(os.environ.get("FUSION_DRAWS", "300")) // random_reductions.PER_TEST)
+)
 BLOCKS = ("mm", "bias", "other")
 
 
 @st.composite
 def draws(draw) -> Draw:
-    choices = reductions.Choices(draw(CHOICES))
+    choices = random_reductions.Choices(draw(CHOICES))
     return Draw(
-        program=reductions.program(choices, reductions.ANY_EPILOGUE),
-        before=reductions.moves(choices, BLOCKS, choices.one((0, 0, 2, 4))),
+        program=random_reductions.program(choices, random_reductions.ANY_EPILOGUE),
+        before=random_reductions.moves(choices, BLOCKS, choices.one((0, 0, 2, 4))),
         exact=choices.chance(20),
-        after=reductions.moves(choices, BLOCKS, choices.one((0, 2, 4, 6))),
+        after=random_reductions.moves(choices, BLOCKS, choices.one((0, 2, 4, 6))),
         decompose=choices.one(range(4)) if choices.chance(30) else None,
     )
 
@@ -114,7 +116,7 @@ def way_taken(draw: Draw) -> str:
     """Schedule, fuse, schedule, run. Returns the way, "" for a refusal; AssertionError for a wrong result."""
     sch, arguments = draw.schedule(), draw.program.arguments
     given = sch.mod
-    way = reductions.try_fusing(sch, partial(fuse_epilogue, reassociate=not draw.exact))
+    way = random_reductions.try_fusing(sch, partial(fuse_epilogue, reassociate=not draw.exact))
     if not way:
         return ""
     # with debug_mask="all" the next primitive compares each block's flags with newly derived ones
@@ -124,7 +126,7 @@ def way_taken(draw: Draw) -> str:
     expected = _interpreted(given["main"], arguments)
     if expected is None:
         return way
-    reductions.reschedule(_Careful(sch), draw.after)
+    random_reductions.reschedule(_Careful(sch), draw.after)
     if draw.decompose is not None:
         _decompose(sch, draw.decompose)
     found = run_compiled(sch.mod, arguments, QUICK)
@@ -139,6 +141,8 @@ def test_never_wrong(part):
     def check(draw: Draw) -> None:
         ways[way_taken(draw)] += 1
 
-    reductions.try_draws(draws(), check, part)
-    assert sum(ways.values()) - ways[""] >= reductions.PER_TEST // 4, f"too few draws fuse: {ways}"
+    random_reductions.try_draws(draws(), check, part)
+    assert sum(ways.values()) - ways[""] >= random_reductions.PER_TEST // 4, (
+        f"too few draws fuse: {ways}"
+    )
     assert all(ways[way] for way in ("init", "scaled", "last step")), ways

@@ -20,7 +20,7 @@ from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.gpu_matmul import matmul_bias
-from chapters.kit.gpu.kernel_report import occupancy, used_by
+from chapters.kit.gpu.kernel_report import measure_resources, occupancy
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import Access, accesses, bytes_moved, conflicts
@@ -48,7 +48,7 @@ def test_only_the_lesson_s_large_tile_spills_and_the_file_has_these_counts():
     measured = load(registers.NAME)["measured"]
     kept = measured["kernels"][arch]
     for name, make in registers.kernels(arch).items():
-        used, threads = used_by(make(), arch)
+        used, threads = measure_resources(make(), arch)
         spilled = used.spill_store_bytes, used.spill_load_bytes
         assert (sum(spilled) > 0) == (used.stack_bytes > 0) == (name == SPILLING), name
         assert (used.registers == 255) == (name == SPILLING), name

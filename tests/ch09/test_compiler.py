@@ -30,7 +30,7 @@ from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
 from chapters.kit.schedules.reduction_once import ReductionOnce, repeats_reduction
 from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSerially
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
-from tests.support.compiled import after_phases, draw, run_main
+from tests.support.compile_and_run import after_phases, draw, run_main
 from tests.support.orders import every_order
 
 PROMPT = [3, 1, 4, 1, 5]

@@ -30,7 +30,7 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.schedules.reduction_once import repeats_reduction
 from solutions.ch09_the_compiler import pipeline
-from tests.support.compiled import after_phases
+from tests.support.compile_and_run import after_phases
 
 SMALL = LlamaConfig(64, 96, 1, 4, 2, 16, 72, 80)
 BOUNDS = {"seq_len": 80, "context_window": 80}

@@ -15,7 +15,7 @@ from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
 from solutions.ch09_the_compiler.pipeline import ScheduleMatmuls
-from tests.support.compiled import after_phases, draw, run_main
+from tests.support.compile_and_run import after_phases, draw, run_main
 from tests.support.epilogues import EPILOGUES, sigmoid
 
 K, N = 33, 50

@@ -28,15 +28,15 @@ from chapters.ch11_a_real_model.check_programs import (
 from chapters.ch11_a_real_model.given import kernel_calls
 from chapters.checking.programs import kernels_called
 from chapters.kit.cases.guard_zones import QUICK_HERE
-from chapters.kit.quantized.blocks import pack
 from chapters.kit.quantized.dequantize import int64s
-from chapters.kit.quantized.layers import (
+from chapters.kit.quantized.quantized_layers import (
     Matrix,
     MatrixEmbedding,
     MatrixLinear,
     QuantizedMatrix,
     TiedHead,
 )
+from chapters.kit.quantized.weight_blocks import pack
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import (
     FuseDequantizeMatmul,

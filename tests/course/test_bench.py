@@ -27,7 +27,7 @@ from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.bench.timing import Candidate, CandidateFailed, Unavailable, compare
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.draw.read_order import read_order
-from chapters.kit.draw.table import duration
+from chapters.kit.draw.table import format_duration
 from chapters.kit.machine import llvm_host
 from chapters.runner.course import ROOT, chapters
 
@@ -157,7 +157,7 @@ def test_results_files_hold_what_they_were_made_with(tmp_path):
     back = results.load("some", tmp_path)
     assert back["measured"] == {"seconds": 1.5}
     for fact in ("device", "date", "command", "apache-tvm"):
-        assert str(back.get(fact, back["versions"].get(fact))) in results.made_with(back)
+        assert str(back.get(fact, back["versions"].get(fact))) in results.describe_origin(back)
     assert results.load("other", tmp_path) is None
 
 
@@ -235,7 +235,7 @@ def test_a_chapter_that_measures_nothing_says_which_do(capsys):
 
 
 def test_a_duration_has_three_digits_and_no_exponent():
-    told = [duration(s) for s in (7.6e-5, 0.0054321, 0.99, 0.9999, 2.0719, 12.34)]
+    told = [format_duration(s) for s in (7.6e-5, 0.0054321, 0.99, 0.9999, 2.0719, 12.34)]
     assert told == ["0.076 ms", "5.43 ms", "990 ms", "1 s", "2.07 s", "12.3 s"]
 
 

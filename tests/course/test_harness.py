@@ -26,7 +26,7 @@ from chapters.runner.course import ROOT, CourseError, chapter
 from chapters.runner.course import exercise as find
 from chapters.runner.engine import Examiner, checks_of, checks_of_exercise, patience
 from chapters.runner.failure import CUT, MOST_SHOWN, CheckFailed, tail
-from chapters.runner.loading import last_line, parser_said
+from chapters.runner.loading import explain_parser_error, last_line
 from chapters.runner.worker import _describe_exception
 from tests.support.answers import write_answer
 
@@ -326,7 +326,7 @@ def main(C: T.Buffer((4,), "float32"), D: T.Buffer((4,), "float32")):
 """
     with pytest.raises(tvm.error.DiagnosticError) as refused:
         tvm.script.from_source(text)
-    said = parser_said(refused.value)
+    said = explain_parser_error(refused.value)
     assert said.startswith("Loop iterator var c is defined outside of any block")
 
 

@@ -17,21 +17,21 @@ from pathlib import Path
 import pytest
 
 from chapters.runner.course import ROOT
-from docs.pages.blocks import read_blocks
+from docs.pages.page_blocks import read_blocks
 
 # A part may import the parts that are listed with it, and itself. A name ends in a dot if all beneath it is meant.
 LAYERS = {
     "chapters.child": [],  # a process that answers questions; the standard library alone
     "chapters.opened": [],  # which files are read for a page; the standard library alone
-    "chapters.whose_code": [],  # the learner's or the reference's; the standard library alone
+    "chapters.code_owner": [],  # the learner's or the reference's; the standard library alone
     "chapters.environment": [],  # whether the course can be run here; the standard library alone
     "chapters.program": [],  # what surrounds each program; the standard library alone
-    "chapters.kit.": ["chapters.child", "chapters.program", "chapters.whose_code"],
+    "chapters.kit.": ["chapters.child", "chapters.program", "chapters.code_owner"],
     "chapters.runner.": [
         "chapters.child",
         "chapters.environment",
         "chapters.program",
-        "chapters.whose_code",
+        "chapters.code_owner",
     ],
     "chapters.__main__": ["chapters.runner."],
     "chapters.checking.": [  # what checks of several chapters share

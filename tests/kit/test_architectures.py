@@ -15,11 +15,11 @@ from tvm.s_tir import SBlock
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.models.from_torch import imported, outputs_of
-from chapters.kit.schedules.warn_of_fallback import scheduled_by
+from chapters.kit.models.from_torch import import_program, run_torch
+from chapters.kit.schedules.warn_of_fallback import trace_schedulers
 from solutions.ch09_the_compiler.pipeline import phases
 from solutions.ch10_imported_models.imported_models import canonicalize
-from tests.support.compiled import run_main
+from tests.support.compile_and_run import run_main
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[models]'")
 pytest.importorskip("transformers", reason="needs Transformers: pip install -e '.[models]'")
@@ -96,7 +96,7 @@ def build(name: str) -> tuple:
 def case(request):
     """(name, model, example inputs, the imported module, its canonical form)."""
     model, inputs = build(request.param)
-    mod = imported(model, inputs)
+    mod = import_program(model, inputs)
     return request.param, model, inputs, mod, canonicalize()(mod)
 
 
@@ -104,8 +104,8 @@ def case(request):
 def kernels(case) -> tuple[tvm.IRModule, dict[str, str]]:
     """The module of kernels without schedules, and the pass that scheduled each of them."""
     mod, found = case[-1], phases(QUICK_HERE)
-    lowered, first = scheduled_by(mod, found["graph and lower"], QUICK_HERE)
-    _, then = scheduled_by(lowered, found["schedule"], QUICK_HERE)
+    lowered, first = trace_schedulers(mod, found["graph and lower"], QUICK_HERE)
+    _, then = trace_schedulers(lowered, found["schedule"], QUICK_HERE)
     return lowered, then | first
 
 
@@ -125,7 +125,7 @@ def test_numbers_are_those_of_pytorch(case):
     _, model, inputs, _, mod = case
     assert relax.analysis.check_well_formed(mod)
     (found,) = run_main(mod, *(value.numpy() for value in inputs))
-    (expected,) = outputs_of(model, inputs)
+    (expected,) = run_torch(model, inputs)
     assert np.abs(found - expected).max() < TOLERANCE * np.abs(expected).max()
 
 

@@ -11,16 +11,16 @@ import tvm
 from tvm import te, tirx
 
 from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
-from chapters.kit.quantized.blocks import (
+from chapters.kit.quantized.dequantize import int64s, kernel, match_dequantize, weight
+from chapters.kit.quantized.weight_blocks import (
     BLOCKS,
-    Codes,
     PackedLayout,
+    QuantizedRows,
     pack,
-    read_codes,
     read_floats,
+    read_quantized_rows,
     stack_rows,
 )
-from chapters.kit.quantized.dequantize import form_of, int64s, kernel, weight
 
 # type -> where the float16 numbers of a block begin, and the integers per scale, bits and minima of our form
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}
@@ -55,7 +55,7 @@ def random_bytes(kind: str, rows: int, blocks: int) -> np.ndarray:
 def test_random_blocks_are_the_numbers_of_the_gguf_package(kind):
     gguf = pytest.importorskip("gguf")
     raw = random_bytes(kind, rows=64, blocks=5)
-    codes = read_codes(kind, raw)
+    codes = read_quantized_rows(kind, raw)
     expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[kind])
     np.testing.assert_array_equal(codes.floats(), expected, strict=True)
     bits, group, has_minimum, scale = STORED[kind]
@@ -68,8 +68,8 @@ def test_blocks_are_read_where_they_lie(kind):
     """Rows may be read-only, as those of a mapped file are, and need not be side by side."""
     raw = random_bytes(kind, rows=6, blocks=2)
     raw.flags.writeable = False
-    found = read_codes(kind, raw[::2]).floats()
-    np.testing.assert_array_equal(found, read_codes(kind, raw).floats()[::2])
+    found = read_quantized_rows(kind, raw[::2]).floats()
+    np.testing.assert_array_equal(found, read_quantized_rows(kind, raw).floats()[::2])
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
@@ -84,7 +84,7 @@ def test_floats_are_the_numbers_of_the_gguf_package(kind):
     np.testing.assert_array_equal(found, expected, strict=True)
 
 
-def random_codes(form: PackedLayout, n: int = N, k: int = K, seed: int = 0) -> Codes:
+def random_codes(form: PackedLayout, n: int = N, k: int = K, seed: int = 0) -> QuantizedRows:
     """A matrix in groups whose numbers are the same with and without a fused multiply-add.
 
     A scale in float32 is a float16 times an integer of 5 bits. Its product with a code has at most 11 + 5 + 8 bits,
@@ -100,7 +100,7 @@ def random_codes(form: PackedLayout, n: int = N, k: int = K, seed: int = 0) -> C
         return halves * random.integers(0, 32, halves.shape).astype("float32")
 
     codes = random.integers(0, 1 << form.bits, (n, k), "u1")
-    return Codes(form.bits, codes, numbers(), numbers() if form.has_minimum else None)
+    return QuantizedRows(form.bits, codes, numbers(), numbers() if form.has_minimum else None)
 
 
 @pytest.fixture(scope="module")
@@ -185,13 +185,15 @@ SOME_FORMS = [
 @pytest.mark.parametrize("form", SOME_FORMS, ids=str)
 def test_a_kernel_that_unpacks_is_recognized(form, name):
     func = kernel(form, (N, K))
-    assert form_of(func) == form
-    assert form_of(func.with_attr("global_symbol", name).with_attr("op_pattern", 2)) == form
+    assert match_dequantize(func) == form
+    assert (
+        match_dequantize(func.with_attr("global_symbol", name).with_attr("op_pattern", 2)) == form
+    )
 
 
 def test_the_smallest_matrix_is_recognized():
     form = PackedLayout(8, 4, False, "float16", 1)
-    assert form_of(kernel(form, (1, 4))) == form
+    assert match_dequantize(kernel(form, (1, 4))) == form
 
 
 def unpacking_kernel(
@@ -235,21 +237,21 @@ CHANGED = {  # one of each: in what is computed, and in each buffer's dtype and 
 @pytest.mark.parametrize("form", SOME_FORMS, ids=str)
 def test_the_kernel_written_out_is_recognized(form):
     """So the changes above are the reason why the others are not."""
-    assert form_of(unpacking_kernel(elements_of(form), form)) == form
+    assert match_dequantize(unpacking_kernel(elements_of(form), form)) == form
 
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_changed_kernel_is_not_recognized(name):
-    assert form_of(CHANGED[name]) is None
+    assert match_dequantize(CHANGED[name]) is None
 
 
 def test_other_kernels_are_not_recognized():
     n = te.placeholder((tirx.Var("n", "int64"), K))
     more = te.compute(n.shape, lambda *i: n(*i) + 1.0)
     for tensors in ([n, more], [n, n, more]):
-        assert form_of(te.create_prim_func(tensors)) is None
+        assert match_dequantize(te.create_prim_func(tensors)) is None
     scalar = tirx.Var("a", "int64")
     func = kernel(FORM, (N, K))
-    assert form_of(tirx.PrimFunc([*func.params, scalar], func.body)) is None
-    assert form_of(tirx.PrimFunc([*func.params[:2], scalar], func.body)) is None
-    assert form_of(tirx.PrimFunc(func.params, tirx.Evaluate(0))) is None
+    assert match_dequantize(tirx.PrimFunc([*func.params, scalar], func.body)) is None
+    assert match_dequantize(tirx.PrimFunc([*func.params[:2], scalar], func.body)) is None
+    assert match_dequantize(tirx.PrimFunc(func.params, tirx.Evaluate(0))) is None

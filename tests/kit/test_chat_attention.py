@@ -17,7 +17,7 @@ from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
 from chapters.kit.chat import attention, attention_on_gpu
 from chapters.kit.chat.cache_layout import LANES, cache_shape, rope_table
 from chapters.kit.chat.chat_decoder import chat_decoder
-from chapters.kit.chat.compiled import add_share_tensors, cache_dtype
+from chapters.kit.chat.compile_decoder import add_share_tensors, cache_dtype
 from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.cpu.vectorize_transcendentals import expand_functions
 from chapters.kit.decoder import llama_reference

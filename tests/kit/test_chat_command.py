@@ -21,7 +21,7 @@ from chapters.ch11_a_real_model import chat as program
 from chapters.ch11_a_real_model import recorded, your_machine
 from chapters.ch11_a_real_model.passes import PASSES, chat_model, phases
 from chapters.child import patience
-from chapters.kit.chat.compiled import compile_decoder
+from chapters.kit.chat.compile_decoder import compile_decoder
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model_cache import MODEL
 from chapters.kit.chat.perplexity import READS, Reader

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.ch11_a_real_model.explain import explain
+from chapters.ch11_a_real_model.explain_kernels import explain
 from chapters.ch11_a_real_model.passes import MULTIPLY, phases
 from chapters.checking.programs import kernels
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.chat.cache_layout import LANES, rope_table
 from chapters.kit.chat.chat_decoder import chat_decoder
-from chapters.kit.chat.compiled import add_share_tensors, compile_decoder
+from chapters.kit.chat.compile_decoder import add_share_tensors, compile_decoder
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import LONGEST, Weights, read_config
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.quantized.dequantize import form_of
+from chapters.kit.quantized.dequantize import match_dequantize
 from chapters.kit.quantized.dot_products import dot_products, lanes_of
 from chapters.kit.schedules.warn_of_fallback import FallbackWarning
 from tests.kit.llama_in_numpy import Reference
@@ -305,7 +305,7 @@ def test_explain_names_whose_code_made_each_kernel(model, path):
     by_name = {row[0]: row for row in table.rows}
     products = [row for name, row in by_name.items() if "dequantize_NT_matmul" in name]
     assert products and all(
-        row[3:] == ("ScheduleCodedProducts", products[0][4]) for row in products
+        row[3:] == ("ScheduleQuantizedMatmuls", products[0][4]) for row in products
     )
     assert products[0][4] == "the reference's (11.3, 11.4)"
     assert by_name["fuse_add_norm_prefill"][4] == "the reference's (4)"
@@ -326,7 +326,7 @@ def test_no_kernel_writes_the_floats_of_a_matrix(target, path):
     with target:
         mod = tvm.transform.Sequential(passes[: at + 1])(mod)
     found = kernels(mod)
-    assert not [name for name, func in found.items() if form_of(func)]
+    assert not [name for name, func in found.items() if match_dequantize(func)]
     products = [func for name, func in found.items() if "NT_matmul" in name]
     assert len(products) >= 10  # q and k, v, o, gate and up, down: each for one token and for many
     assert all("tirx.is_scheduled" in func.attrs for func in products)

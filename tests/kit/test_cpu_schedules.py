@@ -24,9 +24,9 @@ from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSer
 from chapters.kit.schedules.tile_products import choose_tile_shape, tile_product
 from chapters.kit.schedules.unscheduled import is_made_of_blocks
 from chapters.kit.schedules.vectorize_rows import vectorize_sums
-from chapters.kit.schedules.warn_of_fallback import scheduled_by
+from chapters.kit.schedules.warn_of_fallback import trace_schedulers
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
-from tests.support.compiled import KERNELS, draw, run_main
+from tests.support.compile_and_run import KERNELS, draw, run_main
 
 # --- the fallback, on kernels by hand -------------------------------------------------------------
 
@@ -324,7 +324,7 @@ def main(x: (3, {rows}, 7), y: (3, 7, 24), b: (24,), m: ({rows}, 24)):
     out = R.add(R.add(R.matmul(x, y), b), mask)
 """)
     found = phases(QUICK_HERE)
-    _, by = scheduled_by(mod, [one for name in KERNELS for one in found[name]], QUICK_HERE)
+    _, by = trace_schedulers(mod, [one for name in KERNELS for one in found[name]], QUICK_HERE)
     assert set(by.values()) == {"TileProducts"}
     x, y, b, m = arrays = draw((3, rows, 7), (3, 7, 24), (24,), (rows, 24))
     exact = x.astype("float64") @ y + b + 2 * m.astype("float64")

@@ -23,7 +23,7 @@ from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.thread_schedule import naive_matmul
 from chapters.ch11_a_real_model.passes import phases
 from chapters.kit import machine
-from chapters.kit.chat.compiled import compile_decoder
+from chapters.kit.chat.compile_decoder import compile_decoder
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model_on_device import ModelOnDevice
 from chapters.kit.chat.weights import Weights, read_config

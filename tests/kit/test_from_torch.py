@@ -11,7 +11,7 @@ import tvm
 
 from chapters.ch10_imported_models import compile_model
 from chapters.kit.models import from_torch
-from chapters.kit.models.from_torch import Refused, imported, load, outputs_of
+from chapters.kit.models.from_torch import ModelRefused, import_program, load, run_torch
 from chapters.runner.course import ROOT
 
 LINEAR = "import torch\ndef model():\n    return torch.nn.Linear(3, 4), {}"
@@ -73,10 +73,10 @@ def write(tmp_path):
 def test_one_sentence_says_what_is_wrong(write, name):
     text, says = REFUSED[name]
     pattern = says if ".*" in says else "".join(f"\\{c}" if c in "().`" else c for c in says)
-    with pytest.raises(Refused, match=pattern) as reason:
+    with pytest.raises(ModelRefused, match=pattern) as reason:
         model, inputs = load(write(text))
-        outputs_of(model, inputs)
-        imported(model, inputs)
+        run_torch(model, inputs)
+        import_program(model, inputs)
     assert "\n" not in str(reason.value)
 
 
@@ -105,14 +105,16 @@ def test_a_name_that_is_no_models(tmp_path, monkeypatch, name, says):
         (tmp_path / folder).mkdir()
     (tmp_path / "notes.txt").touch()
     (tmp_path / "zeros.py").write_bytes(b"\0")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ModelRefused) as refused:
         load(name)
     assert str(refused.value).startswith(says)
 
 
 def test_without_pytorch(monkeypatch):
     monkeypatch.setattr(from_torch.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Refused, match=r'PyTorch is not installed: pip install -e "\.\[models\]"'):
+    with pytest.raises(
+        ModelRefused, match=r'PyTorch is not installed: pip install -e "\.\[models\]"'
+    ):
         load("any.py")
 
 
@@ -192,7 +194,7 @@ def passes():
 def test_passes_that_do_not_work(name, write):
     body, says = PASSES[name]
     file = write(MODULE.format("return x + x") + BEFORE.format(body))
-    with pytest.raises(Refused, match=says):
+    with pytest.raises(ModelRefused, match=says):
         compile_model.measure_error(file)
 
 

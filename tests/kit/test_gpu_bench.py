@@ -14,7 +14,7 @@ import pytest
 from chapters.ch04_add_rms_norm import gpu_norms
 from chapters.ch08_gpu_targets import bench, gelu_layers
 from chapters.kit import machine
-from chapters.kit.bench import gpu_clock, gpu_linear_bench, gpu_norm_bench, gpu_results, results
+from chapters.kit.bench import gpu_clock, gpu_linear_bench, gpu_norm_bench, gpu_tables, results
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.gpu.call import signature
 from chapters.kit.gpu.launches import HostProgram
@@ -160,7 +160,7 @@ ON_CPU = {"quick": True, "say": ignore, "device": "cpu"}
 
 
 def compiled_for_cpu(func):
-    """A PrimFunc as gpu_call.compiled compiles it, for the CPU; one with an attribute x is refused."""
+    """A PrimFunc as gpu_call.compile_kernel compiles it, for the CPU; one with an attribute x is refused."""
     import tvm
     import tvm_ffi
 
@@ -240,7 +240,7 @@ def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
 def test_a_layer_of_one_row_is_timed_beside_a_copy_of_as_many_bytes(torch):
     layer = Layer(1, 64, 512, "bfloat16")
     case = gpu_linear_bench.measure(layer, {}, compile_it=compiled_for_cpu, **ON_CPU)
-    assert set(case["seconds"]) == {"copy", gpu_results.LINEAR, "PyTorch's matmul, then an add"}
+    assert set(case["seconds"]) == {"copy", gpu_tables.LINEAR, "PyTorch's matmul, then an add"}
     assert case["bytes"]["copy"] == layer.bytes_moved("bfloat16")
     copied = gpu_linear_bench.make_copy(case["bytes"]["copy"], "cpu")()
     assert abs(2 * copied.nbytes - case["bytes"]["copy"]) < 2
@@ -262,7 +262,7 @@ def absent_kernel():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Where results files are looked for; there are none yet."""
-    for module in (gpu_results, results_page):
+    for module in (gpu_tables, results_page):
         monkeypatch.setattr(module, "load", lambda name: results.load(name, tmp_path))
     return tmp_path
 
@@ -287,9 +287,9 @@ def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, folder, monkeypatc
         assert set(times) == {"copy", "PyTorch", "torch.compile"}
     assert "wide_kernel" in norm["missing"] and "wide_kernel" in "".join(told)
     linear = found["ch08_linear"]["cases"][0]
-    assert gpu_results.LINEAR in linear["seconds"] and "no kernel" in linear["missing"]["decode"]
+    assert gpu_tables.LINEAR in linear["seconds"] and "no kernel" in linear["missing"]["decode"]
     gelu = found["ch08_gelu"]["cases"][0]
-    assert {gpu_results.EAGER_GELU, "torch.compile"} <= set(gelu["seconds"])
+    assert {gpu_tables.EAGER_GELU, "torch.compile"} <= set(gelu["seconds"])
     assert set(gelu["seconds"]) | set(gelu["missing"]) == set(gelu_layers.IMPLEMENTATIONS)
     for name in bench.TABLES:
         assert "<table" in bench.show_results(name)._repr_html_()
@@ -302,7 +302,7 @@ def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
     )
     assert measured["ceilings"]["copy_rate"] > 0 and len(measured["cases"]) == 1
     save_gpu("ch04_gpu", measured, 4, folder)
-    assert "<table" in gpu_results.show_norms("ch04_gpu", chapter=4)._repr_html_()
+    assert "<table" in gpu_tables.show_norms("ch04_gpu", chapter=4)._repr_html_()
     assert "Add and RMSNorm of (64" in str(results_page.show_chapter(4))
 
 
@@ -317,7 +317,7 @@ def test_cases_that_begin_too_late_are_named(cuda_stand_in, monkeypatch):
 @pytest.mark.parametrize("layer", bench.plan(quick=True)["ch08_linear"], ids=str)
 def test_layer_kernels_become_one_cuda_kernel_each(layer):
     kernels = {**(bench.steps(layer) if layer.m > 1 else {}), **bench.kernels_for(layer)}
-    assert set(kernels) & set(gpu_results.LINEAR_OURS)
+    assert set(kernels) & set(gpu_tables.LINEAR_OURS)
     for name, make in kernels.items():
         if name == "dlight":
             continue  # importing the rules takes half a minute
@@ -341,7 +341,7 @@ def test_pages_show_cases_of_which_a_part_was_measured(folder):
         for case in measured["cases"][1:]:
             seconds = case["seconds"]
             slowest = max(seconds, key=lambda one, seconds=seconds: seconds[one]["median"])
-            for lost in {slowest, "mma.sync"} - {gpu_results.LINEAR, gpu_results.EAGER_GELU}:
+            for lost in {slowest, "mma.sync"} - {gpu_tables.LINEAR, gpu_tables.EAGER_GELU}:
                 seconds.pop(lost, None)
         measured["skipped"] = ["float16, (8192, 8192)"]
         save_gpu(name, measured, 8, folder)
@@ -388,5 +388,5 @@ def test_the_gpu_and_its_driver_are_as_nvidia_smi_says(monkeypatch, printed, cod
 
 def test_the_gpu_is_named_before_the_processor():
     facts = {"device": "a CPU", "cores": 2, "system": "Linux", "versions": {}, "date": "today"}
-    line = results.made_with({"gpu": "a GPU", "driver": "1.2", **facts, "command": "x"})
+    line = results.describe_origin({"gpu": "a GPU", "driver": "1.2", **facts, "command": "x"})
     assert line.startswith("a GPU, driver 1.2; a CPU, 2 cores")

@@ -10,7 +10,7 @@ import pytest
 from chapters.checking.gpu_kernels import arrays
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.gpu_matmul import matmul_bias
-from chapters.kit.gpu.launches import LaunchError, UnknownWordError
+from chapters.kit.gpu.launches import LaunchError, UnknownInstructionError
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
 from tests.support.injected_faults import run_changed, run_text, runs_here, source_of
 
@@ -298,7 +298,7 @@ def test_a_tile_outside_the_arrays_is_caught():
 
 
 def test_a_fragment_of_another_shape_is_unknown_and_not_wrong():
-    with pytest.raises(UnknownWordError, match="16 x 16 x 16"):
+    with pytest.raises(UnknownInstructionError, match="16 x 16 x 16"):
         run_with_change("16, 16, 16, half", "32, 8, 16, half")
 
 

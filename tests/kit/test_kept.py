@@ -17,9 +17,9 @@ import tvm
 from chapters.kit import kept_files
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.chat import kept_model, packed_weights
+from chapters.kit.chat import decoder_cache, packed_weights
+from chapters.kit.chat.decoder_cache import Decoder, load_or_compile, private_folder
 from chapters.kit.chat.gguf_file import read_gguf
-from chapters.kit.chat.kept_model import Decoder, load_or_compile, private_folder
 from chapters.kit.chat.packed_weights import PACKED, PackedWeights
 from chapters.kit.chat.run_decoder import start_machine
 from chapters.kit.chat.weights import Weights, read_config
@@ -61,13 +61,13 @@ def test_where_nothing_can_be_written_nothing_is_kept(folder, monkeypatch):
     def refused(path):
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.setattr(kept_model, "private_folder", refused)
+    monkeypatch.setattr(decoder_cache, "private_folder", refused)
     assert not was_kept() and not was_kept()
 
 
 def test_where_a_disk_is_nearly_full_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("FUSION_CACHE", str(tmp_path))
-    monkeypatch.setattr(kept_model, "ROOM", 1 << 60)
+    monkeypatch.setattr(decoder_cache, "ROOM", 1 << 60)
     assert not was_kept() and not was_kept()
 
 
@@ -128,8 +128,8 @@ def test_a_decoder_with_other_arithmetic_has_an_entry_of_its_own(folder):
 
 
 def test_a_file_of_the_course_that_changed_compiles_anew(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_model, "_list_course_files", lambda: ["a.py"])
-    monkeypatch.setattr(kept_model, "ROOT", tmp_path)
+    monkeypatch.setattr(decoder_cache, "_list_course_files", lambda: ["a.py"])
+    monkeypatch.setattr(decoder_cache, "ROOT", tmp_path)
     (tmp_path / "a.py").write_text("1")
     assert not was_kept({"3": "yours"}) and was_kept({"3": "yours"})
     (tmp_path / "a.py").write_text("2")
@@ -137,8 +137,8 @@ def test_a_file_of_the_course_that_changed_compiles_anew(folder, tmp_path, monke
 
 
 def test_the_files_are_those_that_take_part():
-    assert "chapters/kit/chat/kept_model.py" in kept_model._list_course_files()
-    assert sys.modules["numpy"].__file__ not in kept_model._list_course_files()
+    assert "chapters/kit/chat/decoder_cache.py" in decoder_cache._list_course_files()
+    assert sys.modules["numpy"].__file__ not in decoder_cache._list_course_files()
 
 
 def test_a_module_that_has_every_attribute_is_no_file_of_the_course(monkeypatch):
@@ -148,9 +148,9 @@ def test_a_module_that_has_every_attribute_is_no_file_of_the_course(monkeypatch)
         def __getattr__(self, name: str) -> object:
             return object()
 
-    before = kept_model._list_course_files()
+    before = decoder_cache._list_course_files()
     monkeypatch.setitem(sys.modules, "anything", Anything("anything"))
-    assert kept_model._list_course_files() == before
+    assert decoder_cache._list_course_files() == before
 
 
 # --- packed weights -------------------------------------------------------------------------------
@@ -305,11 +305,11 @@ def test_a_file_that_was_cut_off_or_changed_is_made_anew(tmp_path, damage):
 def test_a_cache_that_cannot_be_written_to_is_done_without(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file, and no folder")
     monkeypatch.setenv("FUSION_CACHE", str(tmp_path / "cache"))
-    kept_files.made_folder.cache_clear()
-    folder = kept_files.made_folder("kernels")
+    kept_files.cache_subfolder.cache_clear()
+    folder = kept_files.cache_subfolder("kernels")
     assert folder.is_dir() and tmp_path not in folder.parents
     folder.rmdir()
-    kept_files.made_folder.cache_clear()
+    kept_files.cache_subfolder.cache_clear()
 
 
 def test_a_hash_tells_where_one_part_ends():

@@ -18,10 +18,10 @@ import tvm
 from chapters.checking.gpu_kernels import arrays
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu import cuda_resources, mma
-from chapters.kit.gpu.kernel_report import occupancy, used_by
-from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
+from chapters.kit.gpu.kernel_report import measure_resources, occupancy
+from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownInstructionError
 from chapters.kit.gpu.limits import block_shared_bytes
-from chapters.kit.gpu.mma import TILES, MmaTile, mma_matmul, permute_row, swizzled, tile_for
+from chapters.kit.gpu.mma import TILES, MmaTile, choose_tile, mma_matmul, permute_row, swizzle
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses, conflicts
 from tests.support import injected_faults
@@ -116,7 +116,7 @@ def test_an_injected_fault_is_reported(name):
 @injected_faults.runs_here
 def test_an_unknown_word_is_said_to_be_unknown_and_not_wrong():
     change = _replaced("ldmatrix.sync.aligned.m8n8.x4", "ldmatrix.sync.aligned.m16n16.x4")
-    with pytest.raises(UnknownWordError, match=r"ldmatrix\.sync.*no stand-in"):
+    with pytest.raises(UnknownInstructionError, match=r"ldmatrix\.sync.*no stand-in"):
         _error(change=change)
 
 
@@ -216,7 +216,7 @@ def test_shared_memory_has_no_conflicts_and_global_memory_whole_sectors(tile):
 
 
 def test_without_the_swizzle_banks_conflict(monkeypatch):
-    monkeypatch.setattr(mma, "swizzled", lambda row, piece, pieces: piece)
+    monkeypatch.setattr(mma, "swizzle", lambda row, piece, pieces: piece)
     assert max(conflicts(mma_matmul(64, 64, 128, "float16"), CUDA).values()) == 4
 
 
@@ -224,7 +224,7 @@ def test_maps_are_permutations():
     assert sorted(map(permute_row, range(64))) == list(range(64))
     for pieces in (4, 8):
         cells = itertools.product(range(64), range(pieces))
-        assert len({(row, swizzled(row, piece, pieces)) for row, piece in cells}) == 64 * pieces
+        assert len({(row, swizzle(row, piece, pieces)) for row, piece in cells}) == 64 * pieces
     # lane l of a quad holds columns 2 l and 2 l + 1 of product j: together eight neighbours
     for t in range(4):
         held = [permute_row(8 * j + 2 * t + e) for j in range(4) for e in range(2)]
@@ -241,13 +241,13 @@ def test_maps_are_permutations():
      ((512, 1024, 1024), TILES[3]), ((64, 64, 32), TILES[3]), ((16, 28672, 4096), TILES[1])],
 )  # fmt: skip
 def test_tiles_fit_the_size(size, tile):
-    assert tile_for(*size) == tile
+    assert choose_tile(*size) == tile
 
 
 def test_a_gpu_with_little_shared_memory_gets_a_smaller_tile():
-    assert tile_for(4096, 4096, 4096, 99 * 1024) == TILES[0]
-    assert tile_for(4096, 4096, 4096, 64 * 1024) == TILES[1]
-    assert tile_for(4096, 4096, 4096, 48 * 1024) == TILES[2]
+    assert choose_tile(4096, 4096, 4096, 99 * 1024) == TILES[0]
+    assert choose_tile(4096, 4096, 4096, 64 * 1024) == TILES[1]
+    assert choose_tile(4096, 4096, 4096, 48 * 1024) == TILES[2]
 
 
 NOT_SERVED = "n must be a multiple of 64 and k of 32"
@@ -295,7 +295,7 @@ def test_the_bias_costs_nothing_in_the_main_loop():
 @pytest.mark.parametrize("arch", COMPILED_FOR)
 def test_compiles_and_spills_nothing(tile, arch):
     func = mma_matmul(1000, 2 * tile.block_n, 4 * tile.block_k, "bfloat16", "bfloat16", tile)
-    used, threads = used_by(func, arch)
+    used, threads = measure_resources(func, arch)
     assert threads == tile.threads and used.shared_bytes == tile.shared_bytes
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
     fits = tile.shared_bytes <= block_shared_bytes(

@@ -12,7 +12,7 @@ from tvm import relax
 
 from chapters.ch09_the_compiler.trace import PIPELINES, trace_decoder
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.measure.pass_trace import Recorder, counts, listings, trace
+from chapters.kit.measure.pass_trace import Recorder, count_module, listings, trace
 from chapters.runner.commands import trace as command
 
 TWO = relax_module("""
@@ -161,4 +161,4 @@ def test_the_command_prints_the_table_and_one_pass(course, capsys):
     assert "new: fused_" in one and "\n- " in one and "\n+ " in one
     wrong = course.learner("trace", "--pass", "FuseOp")
     assert wrong.returncode == 2 and "Did you mean FuseOps" in wrong.stdout
-    assert counts(TWO).kernels == 0
+    assert count_module(TWO).kernels == 0

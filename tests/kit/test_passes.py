@@ -16,11 +16,11 @@ from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.passes.copy_operands_before_in_place import COPY, CopyOperandsBeforeInPlace
 from chapters.kit.passes.fold_read_only_constants import FoldReadOnlyConstants, updates_in_place
 from chapters.kit.passes.plan_straight_functions import PlanStraightFunctions, has_branch
-from chapters.kit.passes.planned_storage import evaluate, format_size, planned, tensor_bytes
+from chapters.kit.passes.planned_storage import evaluate, format_size, plan_storage, tensor_bytes
 from chapters.kit.passes.require_threads import RequireThreads
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.ch09.test_phases import Branches
-from tests.support.compiled import run_main
+from tests.support.compile_and_run import run_main
 
 # --- copies of operands before an update in place --------------------------------------------------
 
@@ -292,7 +292,7 @@ def main(x: ("n", 16, "float16")) -> R.Tensor((n, 16), "float16"):
 
 def test_a_missing_size_is_named():
     with pytest.raises(ValueError, match=r"32 \* n needs a value for n; sizes gives m"):
-        planned(CHAIN).bytes({"m": 3})
+        plan_storage(CHAIN).bytes({"m": 3})
 
 
 BYTES = [((3, 5), "float32", 60), ((), "int64", 8), ((0, 7), "int8", 0)]

@@ -24,7 +24,7 @@ from chapters.kit.chat.perplexity import (
     convert_file,
     matrix_kind,
 )
-from chapters.kit.quantized.blocks import read_codes, read_floats
+from chapters.kit.quantized.weight_blocks import read_floats, read_quantized_rows
 from tests.kit.llama_in_numpy import logits_of
 from tests.kit.real_model import real_model_path
 
@@ -90,7 +90,7 @@ def file():
 
 def _floats(file, name):
     kind, raw = file.tensors[name].type, file.raw(name)
-    return read_floats(kind, raw) if kind == "F32" else read_codes(kind, raw).floats()
+    return read_floats(kind, raw) if kind == "F32" else read_quantized_rows(kind, raw).floats()
 
 
 def test_floats_are_the_numbers_of_the_file(file):

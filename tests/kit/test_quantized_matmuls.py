@@ -22,10 +22,10 @@ from tvm_ffi import structural_map
 from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
 from chapters.kit.cpu import vnni
 from chapters.kit.ir.tensor_ir import nodes, with_fields
-from chapters.kit.quantized.blocks import Codes, PackedLayout, pack
 from chapters.kit.quantized.dequantize import int64s, kernel
 from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.schedule_quantized_matmuls import match_quantized_matmul, schedule
+from chapters.kit.quantized.weight_blocks import PackedLayout, QuantizedRows, pack
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined, multiply_codes
 from tests.support.quantized import (
@@ -105,7 +105,7 @@ def compile_kernels(kernels: dict[object, tirx.PrimFunc], target: Target = QUICK
 
 
 def run_guarded(
-    function, matrix: Codes, form: PackedLayout, x: np.ndarray, *others: np.ndarray
+    function, matrix: QuantizedRows, form: PackedLayout, x: np.ndarray, *others: np.ndarray
 ) -> np.ndarray:
     """What a kernel writes into an array of NaN. It writes into no other array, nor beside one."""
     shape = (*x.shape[:-1], len(matrix.codes))
@@ -128,11 +128,11 @@ def draw_representable(group: int, *shape: int) -> np.ndarray:
     return (integers * powers).reshape(shape).astype("float32")
 
 
-def multiply_exactly(x: np.ndarray, matrix: Codes) -> np.ndarray:
+def multiply_exactly(x: np.ndarray, matrix: QuantizedRows) -> np.ndarray:
     return x.astype("float64") @ matrix.floats().astype("float64").T
 
 
-def bound_rounding(x: np.ndarray, matrix: Codes) -> np.ndarray:
+def bound_rounding(x: np.ndarray, matrix: QuantizedRows) -> np.ndarray:
     """How far 8 bits for x may move each result: an element by half a step, 1/127 of the largest one of its group.
 
     A group whose elements are all below 1e-30 counts as zeros.
@@ -144,7 +144,9 @@ def bound_rounding(x: np.ndarray, matrix: Codes) -> np.ndarray:
     return off @ np.abs(matrix.floats().astype("float64")).T
 
 
-def check_numbers(function, form: PackedLayout, matrix: Codes, rows: tuple, exact: bool) -> None:
+def check_numbers(
+    function, form: PackedLayout, matrix: QuantizedRows, rows: tuple, exact: bool
+) -> None:
     """The numbers of a kernel: for x that 8 bits represent, and for any x within what rounding it explains."""
     shape = (*rows, matrix.codes.shape[1])
     x = draw_representable(form.group, *shape)
@@ -264,7 +266,7 @@ def test_each_element_is_rounded_to_the_nearest_step(kind):
     scales = np.full((N, K // form.group), 0.5, form.scale)
     codes = np.full((N, K), 0 if form.has_minimum else form.zero, "u1")
     codes[range(N), np.arange(N) * 2 + 1] += 5
-    matrix = Codes(form.bits, codes, scales, scales * 0 if form.has_minimum else None)
+    matrix = QuantizedRows(form.bits, codes, scales, scales * 0 if form.has_minimum else None)
     x = draw_rows(9, K)
     error = np.abs(
         run_guarded(function, matrix, form, x) - multiply_exactly(x, matrix)
@@ -432,7 +434,7 @@ def test_the_largest_sums_do_not_overflow(name, kind):
     largest = np.full((N, K), (1 << form.bits) - 1, "u1")
     scales = np.ones((N, K // form.group), form.scale)
     for codes in (largest, largest * 0, largest * (np.arange(K) % 2).astype("u1")):
-        matrix = Codes(form.bits, codes, scales, scales * 0 if form.has_minimum else None)
+        matrix = QuantizedRows(form.bits, codes, scales, scales * 0 if form.has_minimum else None)
         x = np.full((9, K), 127, "float32")
         x[1::2] *= -1
         x[2::3, : K // 2] *= -1

@@ -22,9 +22,9 @@ from chapters.kit.gpu.launches import Engine, HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU, cuda
 from chapters.kit.gpu.warp_access import accesses
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.quantized.blocks import PackedLayout, pack
 from chapters.kit.quantized.dequantize import kernel
 from chapters.kit.quantized.quantized_matmuls_on_gpu import FEW, schedule
+from chapters.kit.quantized.weight_blocks import PackedLayout, pack
 from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined

@@ -12,7 +12,11 @@ from chapters.kit.cpu.nt_matmul import OTHER_FORM
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.reductions import products
 from chapters.kit.schedules import tile_products, warn_of_fallback
-from chapters.kit.schedules.warn_of_fallback import FallbackWarning, left, operand_reuse
+from chapters.kit.schedules.warn_of_fallback import (
+    FallbackWarning,
+    find_fallback_kernels,
+    operand_reuse,
+)
 from chapters.runner.earlier import earlier
 
 LLVM = tvm.target.Target("llvm")
@@ -62,7 +66,9 @@ def test_a_layer_that_the_schedules_take_is_not_warned_of():
 
 def test_a_product_of_few_rows_needs_no_tiles():
     one_row = linear_module(NN, "(128, 256)", rows=1)
-    assert [k.why for k in left(lower_before_fallback(one_row))] == [tile_products.ONE_ROW]
+    assert [k.why for k in find_fallback_kernels(lower_before_fallback(one_row))] == [
+        tile_products.ONE_ROW
+    ]
     assert fallback_warnings(one_row) == []
 
 
@@ -82,7 +88,7 @@ def test_shares_are_those_that_chapter_1_counts():
     for row in earlier(1).binding_bytes(mod["decode"], sizes):
         kernel = row.call.partition(":")[2]
         moved[kernel] = moved.get(kernel, 0) + row.read + row.written
-    found = left(mod)
+    found = find_fallback_kernels(mod)
     assert {k.kernel for k in found} >= {"attention_scores", "append_to_cache", "NT_matmul4"}
     for one in found:
         assert one.share == pytest.approx(moved[one.kernel] / sum(moved.values()))
@@ -106,7 +112,7 @@ def test_shares_are_those_that_chapter_1_counts():
     ],
 )
 def test_the_reason(text, why):
-    (one,) = left(lower_before_fallback(relax_module(text + "\n")))
+    (one,) = find_fallback_kernels(lower_before_fallback(relax_module(text + "\n")))
     assert one.why == why and one.share == 1
 
 
@@ -120,7 +126,7 @@ def test_an_epilogue_that_reads_other_sums_and_a_product_alone():
         lower_before_fallback(tvm.IRModule({"main": func}))["main"].attrs.get("tirx.is_scheduled")
         is None
     )
-    assert warn_of_fallback.why_left(func) == warn_of_fallback.EPILOGUE
+    assert warn_of_fallback.explain_fallback(func) == warn_of_fallback.EPILOGUE
     assert operand_reuse(func, {}) == pytest.approx(4 * 5 * 6 / (4 * 5 + 5 * 6 + 4 * 6))
 
 
@@ -131,7 +137,7 @@ def test_a_product_with_its_name_in_a_form_of_its_own():
     backwards = lambda i, j: te.sum(w[j, 4 - k] * x[i, 4 - k], axis=k)  # noqa: E731
     for element in (doubled, backwards):
         y = te.compute((2, 6), element, name="NT_matmul")
-        assert warn_of_fallback.why_left(te.create_prim_func([w, x, y])) == OTHER_FORM
+        assert warn_of_fallback.explain_fallback(te.create_prim_func([w, x, y])) == OTHER_FORM
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from chapters.checking.gpu_kernels import arrays
 from chapters.kit.gpu import call, cuda_resources, tensor_maps
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import occupancy
-from chapters.kit.gpu.launches import HostProgram, LaunchError, UnknownWordError, target_of
+from chapters.kit.gpu.launches import HostProgram, LaunchError, UnknownInstructionError, target_of
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.kit.gpu.wgmma_tile import TILES, WgmmaTile, best_tile
@@ -150,7 +150,7 @@ def test_a_fault_is_reported(name, backwards):
 
 @injected_faults.runs_here
 def test_an_instruction_of_another_kind_is_unknown_and_not_wrong():
-    with pytest.raises(UnknownWordError):
+    with pytest.raises(UnknownInstructionError):
         _error(change=(r"_1_1_0_0\(", "_1_1_0_1("))  # B transposed
 
 
@@ -238,13 +238,13 @@ def test_other_architectures_are_refused():
     func = wgmma_matmul(64, 16, 64)
     said = f"instructions that only {ARCH} has, and the target is"
     for refused in (cuda("sm_100a"), cuda("sm_80"), Target("metal")):
-        for make in (HostProgram, call.compiled):
+        for make in (HostProgram, call.compile_kernel):
             with pytest.raises(ValueError, match=said):
                 make(func, refused)
     # a driver calls Hopper sm_90; the kernel gets the instructions that are Hopper's own
     named = target_of(func, cuda("sm_90"))
     assert str(named.attrs["arch"]) == ARCH
-    assert callable(call.compiled(func, named))
+    assert callable(call.compile_kernel(func, named))
 
 
 # --- which tile -----------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from torch.export import Dim, export  # noqa: E402
 
 from chapters.ch10_imported_models.compile_model import compile_module, largest_error, tolerance  # noqa: E402
 from chapters.kit.models.from_torch import (  # noqa: E402
-    exported,
-    imported,
-    outputs_of,
-    resized,
+    export_program,
+    import_program,
+    resize_inputs,
+    run_torch,
     sizes_of,
     tensors_of,
 )
@@ -43,11 +43,11 @@ def random(*shape, dtype=torch.float32):
 
 def compare(model, inputs) -> list[float]:
     """Compile once, and compare with PyTorch at the example sizes and then at all others; the errors."""
-    program = exported(model, inputs)
-    mod = imported(program, inputs)
+    program = export_program(model, inputs)
+    mod = import_program(program, inputs)
     run, allowed = compile_module(canonicalize()(mod)), tolerance(mod)
-    every = [inputs, *(others for _, others in resized(program, inputs))]
-    return [largest_error(run(*tensors_of(one)), outputs_of(model, one), allowed) for one in every]
+    every = [inputs, *(others for _, others in resize_inputs(program, inputs))]
+    return [largest_error(run(*tensors_of(one)), run_torch(model, one), allowed) for one in every]
 
 
 # name: (a module, the shape of its input)
@@ -74,12 +74,12 @@ def test_weights_and_inputs_of_16_bits(name, dtype):
     build, shape = LAYERS[name]
     torch.manual_seed(0)
     model, x = build().to(dtype).eval(), random(*shape, dtype=dtype)
-    mod = imported(model, (x,))
+    mod = import_program(model, (x,))
     found = compile_module(canonicalize()(mod))(*tensors_of((x,)))
     assert (
-        largest_error(found, outputs_of(model, (x,)), tolerance(mod)) <= 2 * torch.finfo(dtype).eps
+        largest_error(found, run_torch(model, (x,)), tolerance(mod)) <= 2 * torch.finfo(dtype).eps
     )
-    exact = outputs_of(model.double(), (x.double(),))[0]
+    exact = run_torch(model.double(), (x.double(),))[0]
     rounded = found[0].numpy().astype("float64")
     assert np.abs(rounded - exact).max() <= 16 * torch.finfo(dtype).eps * np.abs(exact).max()
 
@@ -268,7 +268,7 @@ def test_bfloat16_is_rounded_where_pytorch_rounds(step):
 
 def test_the_tolerance_grows_with_the_sums_and_with_what_is_rounded():
     def allowed(model, x):
-        return tolerance(imported(model, (x,)))
+        return tolerance(import_program(model, (x,)))
 
     short, long = (allowed(nn.Linear(n, 4), random(3, n)) for n in (256, 4096))
     assert short == pytest.approx(long / 4) and long < 5e-4

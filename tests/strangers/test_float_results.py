@@ -17,7 +17,7 @@ from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.schedules.merge_elementwise import MOST
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
-from tests.support.compiled import after_phases, run_main
+from tests.support.compile_and_run import after_phases, run_main
 
 ROUNDS = {"float32": 1.5 * 2**23, "float64": 1.5 * 2**52}
 LARGEST = {"float32": 3e38, "float64": 1e308}

@@ -11,7 +11,7 @@ from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
-from tests.support.compiled import after_phases, run_main
+from tests.support.compile_and_run import after_phases, run_main
 from tests.support.injected_faults import runs_here
 
 RANDOM = np.random.default_rng(19)

@@ -21,7 +21,7 @@ from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.tensor_ir import substitute, variables_of, with_fields
-from tests.support.compiled import after_phases
+from tests.support.compile_and_run import after_phases
 from tests.support.injected_faults import runs_here
 
 pytestmark = runs_here

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from tvm import te, tirx
 
-from chapters.kit.quantized.blocks import Codes, PackedLayout
 from chapters.kit.quantized.dequantize import int64s, kernel
+from chapters.kit.quantized.weight_blocks import PackedLayout, QuantizedRows
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined
 
@@ -39,13 +39,13 @@ def quantized_matmul(
     return joined(kernel(form, (n, k)), te.create_prim_func([w, x, *others, out], "int64"))
 
 
-def draw_quantized(form: PackedLayout, n: int = 48, k: int = 96) -> Codes:
+def draw_quantized(form: PackedLayout, n: int = 48, k: int = 96) -> QuantizedRows:
     """Random codes, others for each n. Weights have both signs, and each group a scale and a minimum of its own."""
     random = np.random.default_rng([form.bits, n])
     scales = random.uniform(0.5, 1.5, (n, k // form.group)).astype(form.scale)
     minima = (-8 * random.uniform(0.5, 1.5, scales.shape)).astype(form.scale)
     codes = random.integers(0, 1 << form.bits, (n, k), "u1")
-    return Codes(form.bits, codes, scales, minima if form.has_minimum else None)
+    return QuantizedRows(form.bits, codes, scales, minima if form.has_minimum else None)
 
 
 def draw_rows(*shape: int) -> np.ndarray:

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from docs.pages import outputs
-from docs.pages.blocks import Block, PageError, find_blocks
 from docs.pages.fences import fence_code, find_fences, map_prose
+from docs.pages.page_blocks import Block, PageError, find_blocks
 
 
 def split_lines(text: str) -> list[str]:

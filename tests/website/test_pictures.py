@@ -21,20 +21,27 @@ from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.draw.accumulators import count_accesses, example_arrays, with_accumulator
 from chapters.kit.draw.cache_lines import cache_lines, run_cache
 from chapters.kit.draw.epilogue_places import Epilogue, compute_curves
-from chapters.kit.draw.loop_visits import trace_visits
+from chapters.kit.draw.iteration_order import trace_visits
 from chapters.kit.draw.read_order import ReadOrder
-from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing, table_row
+from chapters.kit.draw.stepper import (
+    Panel,
+    Stepper,
+    attributes,
+    render_changing,
+    step_attribute,
+    table_row,
+)
 from chapters.kit.draw.trace_stores import execute
 from chapters.kit.gpu.bank_picture import bank_picture, read_of_column, read_of_kernel
 from chapters.kit.gpu.cuda_resources import missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias as layer_with_bias
 from chapters.kit.gpu.gpus import BOARDS
-from chapters.kit.gpu.kernel_report import used_by
+from chapters.kit.gpu.kernel_report import measure_resources
 from chapters.kit.gpu.roofline_picture import SHOWN as ROOFLINES
 from chapters.kit.gpu.roofline_picture import roofline_picture
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import bytes_moved, conflicts
-from chapters.kit.measure.storage_lives import read_lifetimes
+from chapters.kit.measure.storage_lifetimes import read_lifetimes
 from chapters.kit.passes.planned_storage import lower, read_plan
 from chapters.kit.quantized.block_picture import find_weights
 from docs.pages import front
@@ -83,14 +90,14 @@ def read_slider(page, name: str) -> str:
 TWO = Stepper(
     "Two panels",
     [
-        Panel("long", ["a", "b", "c", "d"], changing("b", "x", ["0", "1", "2", "3"], ["", "on", "", "off"])),
-        Panel("short", ["e", "f"], changing("b", "y", ["4", "5"])),
+        Panel("long", ["a", "b", "c", "d"], render_changing("b", "x", ["0", "1", "2", "3"], ["", "on", "", "off"])),
+        Panel("short", ["e", "f"], render_changing("b", "y", ["4", "5"])),
     ],
     "two",
 )  # fmt: skip
 DIALS = Stepper(
     "Two dials",
-    [Panel(name, [f"{name} {n}" for n in range(6)], changing("b", "x", range(6))) for name in ("one", "other")],
+    [Panel(name, [f"{name} {n}" for n in range(6)], render_changing("b", "x", range(6))) for name in ("one", "other")],
     "two",
     start=4,
     dials={"size": ["s", "m", "l"], "kind": ["p", "q"]},
@@ -101,9 +108,9 @@ KINDS = Stepper(
         Panel(
             "all <kinds>",
             ["zero", "1 < 2 & so on", "two"],
-            f'<svg><g class="a"{belongs(1)}><rect{attributes(marks=["", "on", "off"])}/></g></svg>'
+            f'<svg><g class="a"{step_attribute(1)}><rect{attributes(marks=["", "on", "off"])}/></g></svg>'
             f'<i class="bar"{attributes(shares=[0, 0.5, 1])}></i><table>{table_row("row", "pqr", off=[1])}</table>'
-            + changing("b", "x", ["a < b", "c"], ["", "on"]),
+            + render_changing("b", "x", ["a < b", "c"], ["", "on"]),
         )
     ],
     "kinds",
@@ -431,7 +438,7 @@ def test_the_kept_counts_are_those_of_the_kernel(name):
     assert moved["A"] + moved["B"] == kept["moved"]
     if missing():
         pytest.skip(missing())
-    used, threads = used_by(func, "sm_90a")
+    used, threads = measure_resources(func, "sm_90a")
     assert (threads, used.shared_bytes) == (kept["threads"], kept["shared"])
     assert abs(used.registers - kept["used"]["sm_90a"][0]) <= 8  # compilers differ
 

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from chapters.kit.bench import results
-from chapters.kit.draw.table import si
+from chapters.kit.draw.table import format_si
 from chapters.runner.course import ROOT, chapters
 from docs.pages import plots, results_page
 
@@ -25,7 +25,7 @@ SPEEDS |= {1: "1 B/s", 0: "0 B/s", 0.00012345: "123 µB/s", 1e-6: "1 µB/s"}
 
 @pytest.mark.parametrize(("value", "text"), SPEEDS.items())
 def test_prefixes(value, text):
-    assert si(value, "B/s") == text
+    assert format_si(value, "B/s") == text
 
 
 def list_texts(figure) -> list[str]:

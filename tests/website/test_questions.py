@@ -9,7 +9,7 @@ import pytest
 
 from chapters.kit.quiz import Cards, Question
 from chapters.runner.course import chapters
-from docs.pages.blocks import read_blocks
+from docs.pages.page_blocks import read_blocks
 from tests.website.conftest import render_alone
 
 CHAPTERS = [

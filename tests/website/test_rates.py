@@ -23,7 +23,7 @@ from chapters.ch09_the_compiler import bench as decoder_bench
 from chapters.ch11_a_real_model import bench_inputs, bench_kernels
 from chapters.ch11_a_real_model.bench_inputs import FIRST_PROMPT
 from chapters.ch12_combine_products import bench as projections_bench
-from chapters.kit.bench.gpu_results import least_bytes
+from chapters.kit.bench.gpu_tables import least_bytes
 from chapters.kit.bench.results import FOLDER, load
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.gpu.gpus import BOARDS, Board

@@ -60,7 +60,7 @@ class Point:
         return ceilings.floor(self.bytes, self.operations) / self.seconds
 
 
-def best_of(seconds: dict[str, dict], names: Sequence[str]) -> tuple[str, float] | None:
+def find_best(seconds: dict[str, dict], names: Sequence[str]) -> tuple[str, float] | None:
     """The fastest of those of `names` that were measured, and its median in seconds; None if none was."""
     found = [(seconds[name]["median"], name) for name in names if name in seconds]
     if not found:

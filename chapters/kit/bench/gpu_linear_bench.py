@@ -20,7 +20,7 @@ from chapters.kit.bench.gpu_clock import (
     make_copy,
     measure_case,
 )
-from chapters.kit.gpu.call import compiled, signature
+from chapters.kit.gpu.call import compile_kernel, signature
 from chapters.kit.gpu.limits import ITEM_BYTES
 
 CHECKED_ROWS = 64  # of the result are compared, at most: float64 products are slow on many GPUs
@@ -104,8 +104,8 @@ def check_result(
 def bind_kernel(func, bind: Callable, x, w, bias, *, fused: bool = True):
     """(call, result) of a PrimFunc on these tensors; its result starts as not-a-number.
 
-    bind: `func`, compiled by chapters.kit.gpu.call.compiled. fused=False: the kernel gets a bias of zeros, and a second
-    launch adds the bias.
+    bind: `func`, compiled by chapters.kit.gpu.call.compile_kernel. fused=False: the kernel gets a bias of zeros, and
+    a second launch adds the bias.
     """
     import torch
 
@@ -146,7 +146,7 @@ def measure(
     say: Callable[[str], None],
     separately: Sequence[str] = (),
     device: str = "cuda",
-    compile_it: Callable = compiled,
+    compile_it: Callable = compile_kernel,
 ) -> dict:
     """One case of the results file. kernels: name -> a function that makes the PrimFunc for this layer.
 

@@ -142,12 +142,12 @@ def bind_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
     def make(x1, x2, weight, epsilon: float) -> Norm:
         import torch
 
-        from chapters.kit.gpu.call import compiled
+        from chapters.kit.gpu.call import compile_kernel
 
         dtype = str(x1.dtype).removeprefix("torch.")
         # poisoned: an element that is never written is not a number
         norm, total = (torch.full_like(x1, float("nan")) for _ in "nt")
-        call = compiled(kernel(tuple(x1.shape), dtype))([x1, x2, weight, norm, total])
+        call = compile_kernel(kernel(tuple(x1.shape), dtype))([x1, x2, weight, norm, total])
         return call, lambda: (norm, total)
 
     return make

@@ -10,7 +10,7 @@ from tvm import tirx
 from chapters.kit.bench.results import SourcedTable, save
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import missing
-from chapters.kit.gpu.kernel_report import resources_of, used_by
+from chapters.kit.gpu.kernel_report import measure_resources, resources_of
 from chapters.kit.machine import versions
 
 COMPILER = "nvidia-cuda-nvrtc"  # the wheel that holds it
@@ -28,7 +28,7 @@ def resource_table(
     if missing():
         return SourcedTable(None, f"Not counted on this machine: {missing()}.")
     counted = (
-        (arch, name, *used_by(func, arch))
+        (arch, name, *measure_resources(func, arch))
         for arch in architectures
         for name, func in kernels.items()
     )

@@ -22,7 +22,7 @@ from chapters.child import ROOT
 from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
 from chapters.kit.kept_files import json_text
-from chapters.kit.machine import cpu_name, nvidia_gpu, peer_python, versions
+from chapters.kit.machine import baseline_python, cpu_name, nvidia_gpu, versions
 
 PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "triton", "flashinfer-python", "quack-kernels")
 # baselines, in the interpreter that has them
@@ -51,9 +51,9 @@ def save(name: str, measured: dict, command: str, folder: Path = FOLDER) -> Path
 def _versions() -> dict[str, str]:
     """The installed versions of PACKAGES, and of ELSEWHERE in the interpreter that the benches run those in."""
     found = versions(*PACKAGES)
-    if peer_python() == sys.executable:
+    if baseline_python() == sys.executable:
         return found | versions(*ELSEWHERE)
-    asked = [peer_python(), "-c", ASK, *ELSEWHERE]
+    asked = [baseline_python(), "-c", ASK, *ELSEWHERE]
     with contextlib.suppress(OSError):  # that interpreter is not there
         done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
         if not done.returncode:
@@ -67,7 +67,7 @@ def load(name: str, folder: Path = FOLDER) -> dict | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def made_with(results: dict) -> str:
+def describe_origin(results: dict) -> str:
     """One line: devices, versions, date and command of a results file."""
     gpu = f"{results['gpu']}, driver {results['driver']}; " if "gpu" in results else ""
     packages = ", ".join(f"{package} {version}" for package, version in results["versions"].items())
@@ -77,7 +77,7 @@ def made_with(results: dict) -> str:
     )
 
 
-def not_yet(chapter: int) -> SourcedTable:
+def describe_missing(chapter: int) -> SourcedTable:
     """The sentence that nothing was measured yet, and which command does it."""
     sentence = f"Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
     return SourcedTable(None, sentence)
@@ -86,10 +86,10 @@ def not_yet(chapter: int) -> SourcedTable:
 def sourced_table(
     results: dict | None, chapter: int, table: Callable[[dict], Table | Bars]
 ) -> SourcedTable:
-    """`table`, or bars, of what was measured, with the line that says how; `not_yet` if `results` is None."""
+    """`table`, or bars, of what was measured, with the line that says how; `describe_missing` if `results` is None."""
     if results is None:
-        return not_yet(chapter)
-    return SourcedTable(table(results["measured"]), made_with(results))
+        return describe_missing(chapter)
+    return SourcedTable(table(results["measured"]), describe_origin(results))
 
 
 class SourcedTable:
@@ -109,7 +109,7 @@ class SourcedTable:
         return f"{table}<p><small>{source}</small></p>"
 
 
-class Several:
+class Parts:
     """Several figures, tables or `SourcedTable` objects, shown one below the other."""
 
     def __init__(self, parts: Iterable[object]):

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from chapters.child import Child, Lost
-from chapters.kit.machine import peer_python
+from chapters.kit.machine import baseline_python
 from chapters.kit.measure.quantiles import time_repeated
 
 THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -163,7 +163,7 @@ class _Process:
 
     def __init__(self, candidate: Candidate, threads: int):
         self.name = f"{candidate.function} of {candidate.module}"
-        python = peer_python() if candidate.needs else sys.executable
+        python = baseline_python() if candidate.needs else sys.executable
         variables = {name: str(threads) for name in THREAD_VARIABLES}
         try:
             arguments = json.dumps(asdict(candidate)), str(threads)

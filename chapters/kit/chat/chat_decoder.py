@@ -13,7 +13,7 @@ from chapters.kit.chat.cache_layout import cache_shape
 from chapters.kit.chat.weights import Spec, Weights
 from chapters.kit.decoder.llama import LlamaForCausalLM
 from chapters.kit.quantized.dequantize import int64
-from chapters.kit.quantized.layers import (
+from chapters.kit.quantized.quantized_layers import (
     FloatMatrix,
     Matrix,
     MatrixEmbedding,

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from chapters.kit.chat.cache_layout import cache_shape
-from chapters.kit.chat.kept_model import Decoder
+from chapters.kit.chat.decoder_cache import Decoder
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import Weights
 from chapters.kit.measure.devices import Device

@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from chapters.child import ROOT
-from chapters.kit.chat.kept_model import keep_entry, private_folder, read_manifest
+from chapters.kit.chat.decoder_cache import keep_entry, private_folder, read_manifest
 from chapters.kit.chat.weights import Weights
 from chapters.kit.kept_files import hash_of, short_hash
 
 MOST_BYTES = 1 << 30  # of all entries; a model that is larger is packed at each start
 PACKED = "weights"
 # what decides how the weights of a file are packed, beside the configuration and the lanes
-CODE = ("chat/cache_layout", "chat/gguf_file", "chat/weights", "quantized/blocks")
+CODE = ("chat/cache_layout", "chat/gguf_file", "chat/weights", "quantized/weight_blocks")
 
 
 class PackedWeights(Weights):

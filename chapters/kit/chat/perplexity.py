@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from chapters.kit.chat.compiled import compile_decoder
+from chapters.kit.chat.compile_decoder import compile_decoder
+from chapters.kit.chat.decoder_cache import Decoder
 from chapters.kit.chat.gguf_file import BLOCKS, GGUF, read_gguf
-from chapters.kit.chat.kept_model import Decoder
 from chapters.kit.chat.losses import READING, WINDOW, losses
 from chapters.kit.chat.optional_packages import extra
 from chapters.kit.chat.run_decoder import ChatModel

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from chapters.kit.chat.cache_layout import cache_shape
-from chapters.kit.chat.kept_model import Decoder
+from chapters.kit.chat.decoder_cache import Decoder
 from chapters.kit.chat.weights import Weights, check_memory
 from chapters.kit.cpu.aligned import aligned_array
 

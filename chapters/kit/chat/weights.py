@@ -18,13 +18,13 @@ from chapters.kit.chat.cache_layout import LANES, rope_table
 from chapters.kit.chat.gguf_file import GGUF, GGUFError
 from chapters.kit.cpu.aligned import ALIGNED, aligned_bytes
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.quantized.blocks import (
+from chapters.kit.quantized.weight_blocks import (
     BLOCKS,
-    Codes,
     PackedLayout,
+    QuantizedRows,
     pack,
-    read_codes,
     read_floats,
+    read_quantized_rows,
     stack_rows,
 )
 
@@ -229,7 +229,7 @@ class Weights:
         if kind not in BLOCKS:
             self.file.raw(f"{run[0][0]}.weight")  # refuses a type that nobody reads
             return Spec(None, n, k)
-        codes = read_codes(kind, self.file.raw(f"{run[0][0]}.weight")[:1])
+        codes = read_quantized_rows(kind, self.file.raw(f"{run[0][0]}.weight")[:1])
         return Spec(codes.form(self.lanes), n, k)
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -300,7 +300,7 @@ class Weights:
             for name, place in places.items()
         }
 
-    def _read_rows(self, name: str, n: int, k: int) -> Codes | np.ndarray:
+    def _read_rows(self, name: str, n: int, k: int) -> QuantizedRows | np.ndarray:
         """A matrix of the file; of q and k, the two halves of each head's pairs apart, as the course rotates them."""
         raw, kind = self.file.raw(f"{name}.weight"), self._type(name)
         heads = {
@@ -309,13 +309,13 @@ class Weights:
         }
         if (count := heads.get(name.rpartition(".")[2])) is not None:
             raw = raw[np.arange(n).reshape(count, -1, 2).swapaxes(1, 2).reshape(-1)]
-        return read_codes(kind, raw) if kind in BLOCKS else read_floats(kind, raw)
+        return read_quantized_rows(kind, raw) if kind in BLOCKS else read_floats(kind, raw)
 
     def _read_vector(self, name: str, length: int) -> np.ndarray:
         _require_shape(self.file, name, (length,))
         raw, kind = self.file.raw(name), self.file.tensors[name].type
         return (
-            read_codes(kind, raw).floats() if kind in BLOCKS else read_floats(kind, raw)
+            read_quantized_rows(kind, raw).floats() if kind in BLOCKS else read_floats(kind, raw)
         ).reshape(-1)
 
     def _rope_factors(self) -> np.ndarray:

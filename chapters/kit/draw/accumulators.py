@@ -13,7 +13,7 @@ import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from chapters.kit.draw.stepper import Panel, Stepper, changing
+from chapters.kit.draw.stepper import Panel, Stepper, render_changing
 from chapters.kit.draw.table import count_noun
 from chapters.kit.draw.trace_stores import Access, Store, execute, make_ones
 
@@ -92,10 +92,10 @@ def _side(name: str, run: Sequence[Store], inputs: Mapping[str, np.ndarray], ste
     grids = "".join(_grid(one, shape, padded, inputs.get(one)) for one, shape in shapes.items())
     return (
         f'<div class="acc-side"><p class="acc-title">{html.escape(name)}</p>'
-        f'<p class="acc-held">accumulator {changing("b", "acc-value", held, kinds)}</p>'
-        f"{changing('p', 'acc-line', lines)}"
-        f'<p class="acc-counts"><span>{changing("b", "acc-read", [r for r, _ in totals])} loads</span> '
-        f"<span>{changing('b', 'acc-written', [w for _, w in totals])} stores</span></p>"
+        f'<p class="acc-held">accumulator {render_changing("b", "acc-value", held, kinds)}</p>'
+        f"{render_changing('p', 'acc-line', lines)}"
+        f'<p class="acc-counts"><span>{render_changing("b", "acc-read", [r for r, _ in totals])} loads</span> '
+        f"<span>{render_changing('b', 'acc-written', [w for _, w in totals])} stores</span></p>"
         f'<div class="acc-memory">{grids}</div></div>'
     )
 
@@ -147,7 +147,7 @@ def _grid(
             texts.append(value)
             marks.append(mark)
         changed = texts if len(set(texts)) > 1 else texts[:1]
-        cells.append(changing("i", "step-cell", changed, marks))
+        cells.append(render_changing("i", "step-cell", changed, marks))
     label = f"{name}, {shape[0]} rows of {shape[-1]}"
     return (
         f'<div class="acc-buffer"><span>{html.escape(name)}</span>'

@@ -10,7 +10,7 @@ import html
 from collections.abc import Sequence
 
 from chapters.kit.draw.read_order import ReadOrder
-from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing
+from chapters.kit.draw.stepper import Panel, Stepper, attributes, render_changing, step_attribute
 from chapters.kit.draw.table import count_noun
 
 
@@ -64,16 +64,16 @@ def _side(order: ReadOrder, run: Sequence[tuple[bool, tuple[int, ...]]], line: i
             new = missing and read // line == number
             marks.append("new" if new else "held" if number in held else "")
         cells = "".join(
-            f'<i class="cl-cell"{belongs(at[flat])}>{flat}</i>'
+            f'<i class="cl-cell"{step_attribute(at[flat])}>{flat}</i>'
             for flat in range(number * line, (number + 1) * line)
         )
         boxes.append(f'<span class="cl-line"{attributes(marks=marks)}>{cells}</span>')
     name = f"{order.buffer}, {' × '.join(map(str, order.shape))} elements, in the order in which they are stored"
-    reads = changing("b", "acc-read", range(len(order.reads) + 1))
+    reads = render_changing("b", "acc-read", range(len(order.reads) + 1))
     return (
         f'<div class="acc-side"><p class="acc-title">{html.escape(order.title)}</p>'
         f'<p class="acc-counts"><span>{reads} reads of {html.escape(order.buffer)}</span> '
-        f"<span>{changing('b', 'acc-written', counts)} lines fetched</span></p>"
+        f"<span>{render_changing('b', 'acc-written', counts)} lines fetched</span></p>"
         f'<div class="cl-lines" role="img" aria-label="{html.escape(name)}" '
         f'style="--lines:{order.shape[-1] // line}">{"".join(boxes)}</div></div>'
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chapters.kit.draw.drawing import label, svg
-from chapters.kit.draw.stepper import Panel, Stepper, belongs, table_row
+from chapters.kit.draw.stepper import Panel, Stepper, step_attribute, table_row
 
 PLACES = {"end": "at the end", "start": "at the start", "every": "at every step"}
 WIDTH, HEIGHT, LEFT, BOTTOM = 420, 220, 34, 24  # pixels of the plot, and of its margins
@@ -42,7 +42,7 @@ def compute_curves(epilogue: Epilogue, steps: Sequence[int]) -> dict[str, np.nda
     return {"end": epilogue.f(totals), "start": start, "every": np.concatenate(every)}
 
 
-def where_applied(epilogues: Sequence[Epilogue], steps: Sequence[int]) -> Stepper:
+def draw_epilogue_places(epilogues: Sequence[Epilogue], steps: Sequence[int]) -> Stepper:
     """The picture: one panel per epilogue, with a slider over the steps."""
     panels = [_make_panel(epilogue, steps) for epilogue in epilogues]
     caption = "Thick line: at the end, which is what the unfused program computes. Marked cells differ from it."
@@ -94,14 +94,14 @@ def _draw_plot(name: str, found: dict[str, np.ndarray]) -> str:
         shapes.append(label(LEFT - 5, y(value) + 4, value, "end"))
     for k in range(count):
         shapes.append(label(x(k), HEIGHT - 7, k))
-        shapes.append(f'<path class="ap-now" d="M{x(k)} 0V{HEIGHT - BOTTOM}"{belongs(k)}/>')
+        shapes.append(f'<path class="ap-now" d="M{x(k)} 0V{HEIGHT - BOTTOM}"{step_attribute(k)}/>')
     for place, values in found.items():
         parts = []
         for k in range(count):
             if k:
                 line = f"M{x(k - 1)} {y(values[k - 1])}L{x(k)} {y(values[k])}"
-                parts.append(f'<path class="ap-line" d="{line}"{belongs(k)}/>')
-            parts.append(_draw_mark(place, x(k), y(values[k]), belongs(k)))
+                parts.append(f'<path class="ap-line" d="{line}"{step_attribute(k)}/>')
+            parts.append(_draw_mark(place, x(k), y(values[k]), step_attribute(k)))
         shapes.append(f'<g class="ap-{place}">{"".join(parts)}</g>')
     title = f"{name}: the results after 0 to {count - 1} steps, as in the table below"
     return svg("ap", WIDTH, HEIGHT, title, shapes)

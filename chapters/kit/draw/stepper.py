@@ -33,12 +33,12 @@ def attributes(
     return told + (f' data-shares="{listed}"' if shares else "")
 
 
-def belongs(at: int) -> str:
+def step_attribute(at: int) -> str:
     """The attribute of an element that belongs to step `at`."""
     return f' data-at="{at}"'
 
 
-def changing(tag: str, kind: str, texts: Sequence[object], marks: Sequence[str] = ()) -> str:
+def render_changing(tag: str, kind: str, texts: Sequence[object], marks: Sequence[str] = ()) -> str:
     """An HTML element with the class `kind` whose text, and perhaps mark, depends on the step."""
     return f'<{tag} class="{kind}"{attributes(texts, marks)}></{tag}>'
 
@@ -46,7 +46,9 @@ def changing(tag: str, kind: str, texts: Sequence[object], marks: Sequence[str] 
 def table_row(head: str, cells: Iterable[object], kind: str = "", off: Container[int] = ()) -> str:
     """A row of a table with a cell per step. off: the steps whose cell is not what it should be."""
     marks = {True: ' class="off"', False: ""}
-    made = "".join(f"<td{marks[k in off]}{belongs(k)}>{cell}</td>" for k, cell in enumerate(cells))
+    made = "".join(
+        f"<td{marks[k in off]}{step_attribute(k)}>{cell}</td>" for k, cell in enumerate(cells)
+    )
     return f'<tr class="{kind}"><th scope="row">{head}</th>{made}</tr>'
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 _PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`seconds` to three digits, in milliseconds, or in seconds if there is at least one."""
     return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{1e3 * seconds:.3g} ms"
 
@@ -21,7 +21,7 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def si(value: float, unit: str) -> str:
+def format_si(value: float, unit: str) -> str:
     """`value` with the unit's SI prefix and three digits: si(4.3e12, "B/s") is "4.3 TB/s"."""
     if value == 0:
         return f"0 {unit}".strip()

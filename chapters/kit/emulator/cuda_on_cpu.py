@@ -19,8 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from chapters.kit.emulator import hopper_on_cpu
-from chapters.kit.gpu.launches import TENSOR_MAP, Kernel, Launch, LaunchError, UnknownWordError
-from chapters.kit.kept_files import keep_file, last_used, made_folder, short_hash
+from chapters.kit.gpu.launches import (
+    TENSOR_MAP,
+    Kernel,
+    Launch,
+    LaunchError,
+    UnknownInstructionError,
+)
+from chapters.kit.kept_files import cache_subfolder, keep_file, last_used, short_hash
 
 HEADER = Path(__file__).with_suffix(".hpp")
 INCLUDED = ("watch_on_cpu.hpp", "mma_on_cpu.hpp", "hopper_on_cpu.hpp")  # by HEADER
@@ -62,7 +68,7 @@ def _call_stand_in(assembly: re.Match) -> str:
     name, _, rest = assembly["text"].strip().rstrip(";").partition(" ")
     stand_in = next((s for pattern, s in _STAND_INS.items() if re.fullmatch(pattern, name)), None)
     if stand_in is None:
-        raise UnknownWordError(f"PTX's {name} has no stand-in on the CPU.")
+        raise UnknownInstructionError(f"PTX's {name} has no stand-in on the CPU.")
     given = [part.strip() for part in re.sub(r"[{}\[\]]", "", rest).split(",") if part.strip()]
     named = [operands[int(part[1:])] if part.startswith("%") else part for part in given]
     return f"{stand_in}({', '.join(named)});"
@@ -204,7 +210,7 @@ def _open_folder() -> Path:
     Parsing the headers takes half of the time of compiling a kernel, and every run needs the same kernels again.
     """
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
-    kernels = made_folder("kernels")
+    kernels = cache_subfolder("kernels")
     contents = [source.read_bytes() for source in SOURCES]
     folder = kernels / short_hash(version, *FLAGS, *COMPILED_ONCE, *contents)
     if not folder.exists():
@@ -235,7 +241,9 @@ def _link(library: Path, text: str) -> None:
     if done.returncode:
         errors = (line for line in done.stderr.splitlines() if "error" in line)
         first = next(errors, done.stderr[:400])
-        raise UnknownWordError(f"g++ does not take the kernel's text: {first.split(': ', 1)[-1]}")
+        raise UnknownInstructionError(
+            f"g++ does not take the kernel's text: {first.split(': ', 1)[-1]}"
+        )
 
 
 def _compile(to: Path, arguments: list[str], text: str = "") -> subprocess.CompletedProcess:

@@ -13,7 +13,7 @@ import tvm
 from tvm import tirx
 
 from chapters.kit.draw.drawing import label, svg
-from chapters.kit.draw.stepper import Panel, Stepper, belongs, table_row
+from chapters.kit.draw.stepper import Panel, Stepper, step_attribute, table_row
 from chapters.kit.draw.table import count_noun
 from chapters.kit.gpu.limits import BANK_BYTES, BANKS, WARP
 from chapters.kit.gpu.warp_access import Access, accesses
@@ -96,7 +96,7 @@ def _draw_memory(name: str, reads: Sequence[StagedRead]) -> str:
     grid += [f"M{LEFT} {TOP + line * HIGH}h{BANKS * WIDE}" for line in range(lines + 1)]
     shapes.append(f'<path class="rule" d="{"".join(grid)}"/>')
     for step, read in enumerate(reads):
-        words, at = _words_of_banks(read), belongs(step)
+        words, at = _words_of_banks(read), step_attribute(step)
         banks = {
             "alone": [bank for bank, asked in words.items() if len(asked) == 1],
             "queued": [bank for bank, asked in words.items() if len(asked) > 1],

@@ -11,7 +11,7 @@ MODE = "TVM_CUDA_COMPILE_MODE"  # TVM's choice of a compiler: "nvrtc", or "nvcc"
 ASYNCHRONOUS = {"tirx.use_async_copy": True}  # kernels that mark no copy stay as they are
 
 
-def compiled(func, target=None) -> Callable[[Sequence], Callable[[], None]]:
+def compile_kernel(func, target=None) -> Callable[[Sequence], Callable[[], None]]:
     """`func`, compiled, as a function of its tensors. It returns a call without arguments, which writes the outputs.
 
     target: by default that of the first CUDA device. NVRTC compiles, or nvcc: see `choose_compiler`. Raises ValueError
@@ -21,7 +21,7 @@ def compiled(func, target=None) -> Callable[[Sequence], Callable[[], None]]:
 
     choose_compiler()
     main = executable(func, target or tvm.target.Target.from_device(tvm.cuda(0)))["main"]
-    return lambda tensors: bound(main, tensors)
+    return lambda tensors: bind_tensors(main, tensors)
 
 
 def executable(func, target):
@@ -46,7 +46,7 @@ def choose_compiler() -> None:
         os.environ.setdefault(MODE, "nvcc")
 
 
-def bound(main: Callable, tensors: Sequence) -> Callable[[], None]:
+def bind_tensors(main: Callable, tensors: Sequence) -> Callable[[], None]:
     """A call of `main` on these tensors, without copies, on the stream that PyTorch uses at the time of the call."""
     import tvm_ffi
 

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from chapters.kit.kept_files import keep_file, made_folder, short_hash
+from chapters.kit.kept_files import cache_subfolder, keep_file, short_hash
 from chapters.kit.machine import versions
 
 WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "nvidia-cuda-crt")
@@ -96,7 +96,7 @@ def compile_cuda(source: str, arch: str, what: str = "CUBIN") -> tuple[bytes, st
         kept = {"code": base64.b64encode(code).decode(), "report": report}
         path.write_text(json.dumps(kept), encoding="utf-8")
 
-    path = keep_file(made_folder("nvrtc") / f"{key}.json", compile_it)
+    path = keep_file(cache_subfolder("nvrtc") / f"{key}.json", compile_it)
     kept = json.loads(path.read_text(encoding="utf-8"))
     return base64.b64decode(kept["code"]), kept["report"]
 

@@ -12,7 +12,7 @@ from chapters.kit.draw.table import Table
 from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.cuda_resources import Resources, resources
 from chapters.kit.gpu.gpus import architecture
-from chapters.kit.gpu.launches import HostProgram, lowered
+from chapters.kit.gpu.launches import HostProgram, lower_kernel
 from chapters.kit.gpu.limits import WARP
 from chapters.kit.gpu.targets import CUDA, cuda
 from chapters.kit.gpu.warp_access import accesses, bytes_moved, conflicts
@@ -37,11 +37,11 @@ def memory_table(kernels: Mapping[str, tirx.PrimFunc]) -> Table:
     return Table(("kernel", *loads, "barriers", "worst bank conflict"), rows)
 
 
-def used_by(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
+def measure_resources(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
     """What the one kernel of `func` uses on `arch`, and the threads of its blocks. Needs NVIDIA's compiler."""
     (kernel,) = HostProgram(func, cuda(arch), ASYNCHRONOUS).kernels.values()
     used = resources(kernel.source, arch)
-    (device,) = lowered(func, cuda(arch))
+    (device,) = lower_kernel(func, cuda(arch))
     # the compiler does not count what the launch asks for
     dynamic_bytes = sum(map(bytes_of, buffers_in(device, "shared.dyn")))
     return replace(used, shared_bytes=used.shared_bytes + dynamic_bytes), threads_of(device)

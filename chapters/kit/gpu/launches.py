@@ -63,7 +63,7 @@ class LaunchError(Exception):
     """An engine found the kernel at fault; the message says which thread did what."""
 
 
-class UnknownWordError(Exception):
+class UnknownInstructionError(Exception):
     """A kernel uses something that an engine cannot execute; the kernel may still be right."""
 
 
@@ -149,7 +149,9 @@ host_program = _cache_per_kernel(HostProgram)
 
 
 @_cache_per_kernel
-def lowered(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tuple[tvm.tirx.PrimFunc, ...]:
+def lower_kernel(
+    func: tvm.tirx.PrimFunc, target: tvm.target.Target
+) -> tuple[tvm.tirx.PrimFunc, ...]:
     """The device functions that `func` becomes on `target`, as TVM writes them out as source text."""
     _, device = _split_host_and_device(func, target)
     return tuple(kernel for part in device.values() for kernel in part.functions.values())

@@ -104,7 +104,7 @@ TILES = (
 )
 
 
-def tile_for(m: int, n: int, k: int, shared_bytes: int = SHARED_BYTES) -> MmaTile:
+def choose_tile(m: int, n: int, k: int, shared_bytes: int = SHARED_BYTES) -> MmaTile:
     """The tile that loads least of those that keep a GPU's multiprocessors busy; if none does, the smallest that fits.
 
     n and k must be multiples of the tile's, m need not. shared_bytes: what a block may ask for. Raises ValueError if no
@@ -127,7 +127,7 @@ def permute_row(row: Expr) -> Expr:
     return row // 32 * 32 + row % 8 // 2 * 8 + row // 8 % 4 * 2 + row % 2
 
 
-def swizzled(row: Expr, piece: Expr, pieces: int) -> Expr:
+def swizzle(row: Expr, piece: Expr, pieces: int) -> Expr:
     """The position of piece `piece` in a row of `pieces` (4 or 8) pieces of 16 bytes.
 
     It puts the same piece of eight neighbouring rows, which ldmatrix reads at once, into different banks.
@@ -147,7 +147,7 @@ def mma_matmul(
     """D = A @ B.T + C for A (m, k) and B (n, k) of `dtype`, C (n,) float32 and D (m, n) of `out_dtype`.
 
     dtype: "float16" or "bfloat16"; products are summed in float32. out_dtype: "float32" or `dtype`, rounded once.
-    tile: by default `tile_for` the sizes. The last rows may fill a block only in part. after: what each sum, a float32
+    tile: by default that of `choose_tile`. The last rows may fill a block only in part. after: what each sum, a float32
     expression, becomes before it is rounded, such as its GELU. Raises ValueError for sizes, dtypes and tiles that it
     does not support.
     """
@@ -155,7 +155,7 @@ def mma_matmul(
         raise ValueError(
             f"mma_matmul multiplies float16 or bfloat16 into float32 or the same dtype, not {dtype} into {out_dtype}."
         )
-    tile = tile or tile_for(m, n, k)
+    tile = tile or choose_tile(m, n, k)
     if m < 1 or n * k == 0:
         raise ValueError(f"A layer of {m} × {n} × {k} has a size that is no positive number.")
     layer = linear_layer(m, n, k, dtype, out_dtype, after)
@@ -191,7 +191,7 @@ class _TiledLayer(NamedTuple):
 
     def place(self, copies, slot, row, piece):
         """The address of a piece of a row in shared memory."""
-        return copies.ptr_to([slot, row, swizzled(row, piece, self.tile.pieces) * PIECE])
+        return copies.ptr_to([slot, row, swizzle(row, piece, self.tile.pieces) * PIECE])
 
     def start_copy(self, copies, slot, to, operand, row, step, piece):
         """Start the copy of a piece of a row of an operand, to row `to` of part `slot`."""

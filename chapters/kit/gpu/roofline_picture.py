@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chapters.kit.draw.drawing import label, svg
-from chapters.kit.draw.stepper import Panel, Stepper, belongs
-from chapters.kit.draw.table import count_noun, si
+from chapters.kit.draw.stepper import Panel, Stepper, step_attribute
+from chapters.kit.draw.table import count_noun, format_si
 from chapters.kit.gpu.gpus import BOARDS, Board
 
 SHOWN = ("H100 SXM", "H200", "B200", "A100 SXM 40 GB", "RTX 4090", "T4")
@@ -63,7 +63,7 @@ def _make_panel(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> P
     says = [_describe_bound(one) for one in bounds]
     peak = f"{board.tensor / 1e12:.3g} · 10¹² float16 operations per second"
     source = (
-        f'<p class="stepper-caption">Ceilings: {si(board.bandwidth, "B/s")} and {peak} '
+        f'<p class="stepper-caption">Ceilings: {format_si(board.bandwidth, "B/s")} and {peak} '
         f"({html.escape(board.source)})</p>"
     )
     return Panel(board.name, says, _draw_plot(board, rows, bounds) + source)
@@ -72,7 +72,7 @@ def _make_panel(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> P
 def _describe_bound(one: Bound) -> str:
     return (
         f"{one.intensity:,.1f} operations per byte; at most {one.rate / 1e12:.3g} · 10¹² per second, "
-        f"{100 * one.rate / one.peak:.3g} % of the peak; at least {si(one.seconds, 's')}. "
+        f"{100 * one.rate / one.peak:.3g} % of the peak; at least {format_si(one.seconds, 's')}. "
         f"Limited by {'memory' if one.by_memory else 'arithmetic'}."
     )
 
@@ -110,7 +110,7 @@ def _draw_plot(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> st
     shapes.append(f'<path class="rf-ridge" d="M{corner} {high}V{floor}"/>')
     shapes.append(label(corner + 4, floor - 5, f"{ridge:.0f}", "start"))
     for step, (count, one) in enumerate(zip(rows, bounds, strict=True)):
-        x, y, at = _x(one.intensity), _y(one.rate), belongs(step)
+        x, y, at = _x(one.intensity), _y(one.rate), step_attribute(step)
         kind = "rf-by-memory" if one.by_memory else "rf-by-peak"
         shapes.append(f'<circle class="rf-point {kind}" cx="{x}" cy="{y}" r="3"{at}/>')
         anchor, away = ("end", 6) if x > WIDTH - 90 else ("start", 8)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import tirx
 
-from chapters.kit.gpu.launches import lowered
+from chapters.kit.gpu.launches import lower_kernel
 from chapters.kit.gpu.limits import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from chapters.kit.ir.tensor_ir import nodes
 
@@ -92,7 +92,7 @@ def accesses(func: tirx.PrimFunc, target: tvm.target.Target) -> list[Access]:
     fragments. Raises ValueError for an index with other operators than those of `_OPERATORS`.
     """
     found: list[Access] = []
-    for kernel in lowered(func, target):
+    for kernel in lower_kernel(func, target):
         _AccessVisitor(kernel, found).visit(kernel.body, 1)
     return found
 

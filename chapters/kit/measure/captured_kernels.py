@@ -35,7 +35,7 @@ def rewrite_graphs(mod: tvm.IRModule, use_cuda_graph: bool = True) -> tvm.IRModu
         return lower(mod, relax.transform.RewriteCUDAGraph())
 
 
-def captured(mod: tvm.IRModule, name: str, use_cuda_graph: bool = True) -> Captured:
+def count_captured(mod: tvm.IRModule, name: str, use_cuda_graph: bool = True) -> Captured:
     """How much is captured of the Relax function `name` of `mod`, a module not lowered yet."""
     low = rewrite_graphs(mod, use_cuda_graph)
     direct, graphs = _split_calls(low[name])

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from tvm import tirx
 
-from chapters.kit.draw.table import Table, si
+from chapters.kit.draw.table import Table, format_si
 from chapters.kit.measure.device_error import DeviceError
 from chapters.kit.measure.devices import BATCH_MS, Prepared
 from chapters.kit.measure.quantiles import Quantiles, measure_in_turns, time_repeated
@@ -174,10 +174,10 @@ def time_table(times: Mapping[str, Quantiles], problem: Problem) -> Table:
     """One row per kernel: its median with the quartiles around it, and its speed."""
     rows = []
     for name, time in times.items():
-        between = f"{si(time.low, 's')} to {si(time.high, 's')}"
-        flops = si(problem.operations / time.median, "FLOP/s")
-        moved = si(problem.least_bytes / time.median, "B/s")
-        rows.append((name, si(time.median, "s"), between, flops, moved))
+        between = f"{format_si(time.low, 's')} to {format_si(time.high, 's')}"
+        flops = format_si(problem.operations / time.median, "FLOP/s")
+        moved = format_si(problem.least_bytes / time.median, "B/s")
+        rows.append((name, format_si(time.median, "s"), between, flops, moved))
     return Table(
         (str(problem), "median", "half of the rounds", "arithmetic", "bytes, each once"), rows
     )

@@ -43,7 +43,7 @@ class Counts:
     kernels: int
 
 
-def counts(mod: tvm.IRModule) -> Counts:
+def count_module(mod: tvm.IRModule) -> Counts:
     """Count `mod`. A function marked as one kernel (by FuseOps) is one launch where it is called."""
     one_kernel = {name for name, func in mod.functions_items() if _is_kernel(func)}
     straight = [func for func in relax_functions(mod).values() if not _is_kernel(func)]
@@ -104,7 +104,7 @@ class TracedPass:
     @cached_property
     def counts(self) -> tuple[Counts, Counts]:
         """The counts of the module before the pass and after it."""
-        return counts(self.before), counts(self.after)
+        return count_module(self.before), count_module(self.after)
 
     def diff(self, function: str) -> IRDiff:
         """The listing of one function before and after; a side that lacks it is empty."""

@@ -31,7 +31,7 @@ MUST_RETURN = f"model() must return {RETURNED}"
 _LOADED: dict[str, ModuleType] = {}  # what `load` has imported, by name
 
 
-class Refused(Exception):
+class ModelRefused(Exception):
     """A model that cannot be compiled, and the reason in one sentence."""
 
 
@@ -41,42 +41,44 @@ def load(name: str) -> tuple:
     The inputs are one of the forms of `arguments`. A module is in evaluation mode.
     """
     if not importlib.util.find_spec("torch"):
-        raise Refused(NO_TORCH)
+        raise ModelRefused(NO_TORCH)
     import torch
 
     source = _LOADED[name] = _import_source(name)
     if not callable(getattr(source, "model", None)):
-        raise Refused(f"{name} defines no function model(), which must return {RETURNED}.")
+        raise ModelRefused(f"{name} defines no function model(), which must return {RETURNED}.")
     try:
         returned = source.model()
     except (Exception, SystemExit) as error:
-        raise Refused(f"model() of {name} fails: {_explain(error, source.__file__)}.") from error
+        raise ModelRefused(
+            f"model() of {name} fails: {_explain(error, source.__file__)}."
+        ) from error
     if isinstance(returned, torch.export.ExportedProgram) and returned.example_inputs:
         returned = returned, returned.example_inputs
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
     if is_pair and isinstance(returned[0], type):
         kind = returned[0].__name__
-        raise Refused(
+        raise ModelRefused(
             f"{MUST_RETURN}; in {name} it returns the class {kind}. Make a module of it: {kind}()."
         )
     if not is_pair or not isinstance(returned[0], torch.nn.Module | torch.export.ExportedProgram):
-        raise Refused(f"{MUST_RETURN}; in {name} it returns {_type_name(returned)}.")
+        raise ModelRefused(f"{MUST_RETURN}; in {name} it returns {_type_name(returned)}.")
     model, inputs = returned
     inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
     for value in torch.utils._pytree.tree_leaves(arguments(inputs)):
         if not isinstance(value, torch.Tensor | int | float | str | None):
             kind = type(value).__name__
-            raise Refused(f"{MUST_RETURN}; in {name} an example input is of type {kind}.")
+            raise ModelRefused(f"{MUST_RETURN}; in {name} an example input is of type {kind}.")
         if isinstance(value, torch.Tensor) and (value.is_complex() or value.is_sparse):
             kind = value.dtype if value.is_complex() else value.layout
-            raise Refused(
+            raise ModelRefused(
                 f"An example input of {name} is {kind}, and TVM has real, dense tensors alone. Let the model take "
                 "what torch.view_as_real(x) or x.to_dense() gives."
             )
     return model.eval() if isinstance(model, torch.nn.Module) else model, inputs
 
 
-def own_passes(name: str) -> list:
+def load_passes(name: str) -> list:
     """What passes() of `name`, which `load` has imported, returns: passes of TVM; [] if it defines no passes()."""
     source = _LOADED[name]
     if not callable(getattr(source, "passes", None)):
@@ -84,10 +86,12 @@ def own_passes(name: str) -> list:
     try:
         found = list(source.passes())
     except (Exception, SystemExit) as error:
-        raise Refused(f"passes() of {name} fails: {_explain(error, source.__file__)}.") from error
+        raise ModelRefused(
+            f"passes() of {name} fails: {_explain(error, source.__file__)}."
+        ) from error
     for one in found:
         if not isinstance(one, tvm.transform.Pass):
-            raise Refused(
+            raise ModelRefused(
                 f"passes() of {name} must return a list of passes; in it is {_type_name(one)}."
             )
     return found
@@ -131,9 +135,11 @@ def _import_source(name: str) -> ModuleType:
     path = Path(name)
     dotted = all(part.isidentifier() for part in name.split("."))
     if path.is_dir() and not (dotted and (path / "__init__.py").exists()):
-        raise Refused(f"{name!r} is a folder; give the Python file in it that defines model().")
+        raise ModelRefused(
+            f"{name!r} is a folder; give the Python file in it that defines model()."
+        )
     if path.exists() and not path.is_dir() and path.suffix != ".py":
-        raise Refused(f"{name!r} is not a Python file: its name must end in .py.")
+        raise ModelRefused(f"{name!r} is not a Python file: its name must end in .py.")
     if dotted and path.suffix != ".py":
         sys.path.insert(0, os.getcwd())
         try:
@@ -141,12 +147,12 @@ def _import_source(name: str) -> ModuleType:
         except ModuleNotFoundError:
             spec = None
         if spec is None:
-            raise Refused(
+            raise ModelRefused(
                 f"There is no module {name}; a file is named with its ending, such as {name}.py."
             )
         path = Path(spec.origin or name)
     elif not path.is_file():
-        raise Refused(f"There is no file {name}.")
+        raise ModelRefused(f"There is no file {name}.")
     else:
         sys.path.insert(0, str(path.resolve().parent))
         spec = importlib.util.spec_from_file_location("model_to_compile", path.resolve())
@@ -155,7 +161,7 @@ def _import_source(name: str) -> ModuleType:
     try:
         spec.loader.exec_module(source)
     except (Exception, SystemExit) as error:
-        raise Refused(
+        raise ModelRefused(
             f"{name} cannot be imported: {_explain(error, str(path.resolve()))}."
         ) from error
     return source
@@ -166,7 +172,7 @@ def runnable(model):
     return model.module() if hasattr(model, "graph_signature") else model
 
 
-def outputs_of(model, inputs) -> list[np.ndarray]:
+def run_torch(model, inputs) -> list[np.ndarray]:
     """What PyTorch computes, flattened in the order in which the exported graph returns it.
 
     A copy of the model gets copies of the inputs, because a model may write into its buffers or its inputs. Raises
@@ -175,7 +181,7 @@ def outputs_of(model, inputs) -> list[np.ndarray]:
     found, again = (_run_copy(model, inputs) for _ in range(2))
     pairs = zip(found, again, strict=True)
     if not all(np.array_equal(a, b, equal_nan=a.dtype.kind in "fV") for a, b in pairs):
-        raise Refused(
+        raise ModelRefused(
             "PyTorch gives other numbers when the model runs again, so there is nothing to compare with. The model "
             "draws random numbers, such as those of torch.nn.functional.dropout without training=False."
         )
@@ -199,13 +205,13 @@ def _run_copy(model, inputs) -> list[np.ndarray]:
         with torch.inference_mode():
             returned = copied(*args, **kwargs)
     except Exception as error:
-        raise Refused(
+        raise ModelRefused(
             f"The model does not accept its example inputs: {_explain(error)}."
         ) from error
     return [tensor(value).numpy() for value in _select_tensors(_pytree.tree_leaves(returned))]
 
 
-def exported(model, inputs):
+def export_program(model, inputs):
     """The model as a torch.export.ExportedProgram; a program stays as it is. Raises Refused."""
     import torch
 
@@ -216,19 +222,19 @@ def exported(model, inputs):
         with torch.no_grad():
             return torch.export.export(model, args, kwargs)
     except Exception as error:
-        raise Refused(_explain_export(error)) from error
+        raise ModelRefused(_explain_export(error)) from error
 
 
-def imported(model, inputs) -> tvm.IRModule:
+def import_program(model, inputs) -> tvm.IRModule:
     """The model as a Relax module whose `main` takes the tensors among the example inputs; weights are constants.
 
     Its attribute "mended" says in words which results were rounded to PyTorch's dtype.
     """
     from chapters.kit.models.torch_importer import TorchImporter
 
-    program = exported(model, inputs)
+    program = export_program(model, inputs)
     if where := _find_size_by_values(program):
-        raise Refused(
+        raise ModelRefused(
             f"A size in this model depends on a tensor's values{where}, and the compiled model has fixed sizes. Keep "
             "all elements, and let torch.where set those to 0 that do not count."
         )
@@ -242,7 +248,7 @@ def imported(model, inputs) -> tvm.IRModule:
             message = f"TVM's importer does not know these operators of PyTorch: {unknown[1]}."
         else:
             message = f"TVM's importer cannot translate the exported model: {_explain(error)}."
-        raise Refused(message) from error
+        raise ModelRefused(message) from error
     mod = relax.transform.ConvertToDataflow()(mod)  # torch.cond comes without dataflow blocks
     return mod.with_attr("mended", importer.say_mended())
 
@@ -284,7 +290,7 @@ def _list_inputs(program) -> list[tuple[str, tuple]]:
     return [(one.arg.name, tuple(getattr(values[one.arg.name], "shape", ()))) for one in specs]
 
 
-def resized(program, inputs) -> Iterator[tuple[dict[str, int], tuple]]:
+def resize_inputs(program, inputs) -> Iterator[tuple[dict[str, int], tuple]]:
     """(sizes, the example inputs cut or repeated to them), for three choices of sizes that the program allows."""
     from torch.utils import _pytree
 

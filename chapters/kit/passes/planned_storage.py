@@ -100,7 +100,7 @@ class StoragePlan:
         return self.table()._repr_html_()
 
 
-def planned(mod: tvm.IRModule) -> StoragePlan:
+def plan_storage(mod: tvm.IRModule) -> StoragePlan:
     """Lower `mod` and read what its Relax functions allocate."""
     return read_plan(lower(mod))
 

@@ -1,7 +1,7 @@
 """One block of the type Q4_1, taken apart: which byte holds which codes, and what each code becomes.
 
-`unpacked_block(block)` draws it from `read_codes`, which reads the blocks of files. To find the weight to which half a
-byte belongs, it changes that half, and looks which code changes.
+`unpacked_block(block)` draws it from `read_quantized_rows`, which reads the blocks of files. To find the weight to
+which half a byte belongs, it changes that half, and looks which code changes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs
-from chapters.kit.quantized.blocks import Codes, read_codes
+from chapters.kit.draw.stepper import Panel, Stepper, attributes, step_attribute
+from chapters.kit.quantized.weight_blocks import QuantizedRows, read_quantized_rows
 
 NUMBERS = 4  # bytes of the scale and the minimum, before those of the codes
 MASKS = {"low": 0x0F, "high": 0xF0}
@@ -32,8 +32,8 @@ def find_weights(block: np.ndarray) -> dict[str, list[int]]:
     return found
 
 
-def _read(block: np.ndarray) -> Codes:
-    return read_codes("Q4_1", block[None])
+def _read(block: np.ndarray) -> QuantizedRows:
+    return read_quantized_rows("Q4_1", block[None])
 
 
 def unpacked_block(block: np.ndarray) -> Stepper:
@@ -107,7 +107,7 @@ def _draw(
     """The HTML of a block. numbers: the steps of scale and minimum. step: that of half a byte; texts: of a weight."""
     read = _read(block)
     head = "".join(
-        f'<span class="ub-number"{belongs(first)}>bytes {at} and {at + 1}: '
+        f'<span class="ub-number"{step_attribute(first)}>bytes {at} and {at + 1}: '
         f"<b>{block[at]:02x} {block[at + 1]:02x}</b>, the {name} {value[0, 0]:g}</span>"
         for first, name, at, value in zip(
             numbers, ("scale", "minimum"), (0, 2), (read.scales, read.minima), strict=True
@@ -115,7 +115,7 @@ def _draw(
     )
     columns = []
     for at, byte in enumerate(block[NUMBERS:].tolist()):
-        steps = {half: belongs(step(half, at)) for half in MASKS}
+        steps = {half: step_attribute(step(half, at)) for half in MASKS}
         hexed = "".join(
             f'<b class="ub-{half}"{steps[half]}>{digit:x}</b>'
             for half, digit in (("high", byte >> 4), ("low", byte & 15))

@@ -11,7 +11,7 @@ from tvm import te, tirx
 from tvm.ir import Expr
 from tvm_ffi import structural_equal
 
-from chapters.kit.quantized.blocks import PackedLayout
+from chapters.kit.quantized.weight_blocks import PackedLayout
 
 NAME = "dequantize"
 
@@ -56,7 +56,7 @@ def int64s(values: Sequence[Expr | int]) -> list[Expr]:
     return [int64(value) for value in values]
 
 
-def form_of(func: tirx.PrimFunc) -> PackedLayout | None:
+def match_dequantize(func: tirx.PrimFunc) -> PackedLayout | None:
     """The form that `func` unpacks; None if it is another kernel than `kernel(form, shape)`, whatever its name."""
     if len(func.params) != 3 or not all(tirx.is_buffer_var(param) for param in func.params):
         return None

@@ -18,9 +18,9 @@ from tvm.script.ir_builder import tirx as I
 
 from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
 from chapters.kit.ir.row_index import row_index
-from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dequantize import int64, int64s
 from chapters.kit.quantized.dot_products import DotProducts
+from chapters.kit.quantized.weight_blocks import PackedLayout
 
 LARGEST = 127  # of a rounded element of x: -128 is left out, so that a group is symmetric
 # a group whose largest element is smaller counts as zero: 127 / largest must be finite

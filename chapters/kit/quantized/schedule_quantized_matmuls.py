@@ -21,10 +21,10 @@ from chapters.kit.cpu.parallel_rows import find_row_loops, parallelize
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import count, innermost_blocks, substitute, with_fields
-from chapters.kit.quantized.blocks import PackedLayout
-from chapters.kit.quantized.dequantize import form_of
+from chapters.kit.quantized.dequantize import match_dequantize
 from chapters.kit.quantized.dot_products import DotProducts, dot_products
 from chapters.kit.quantized.int8_product import Multiply, Rows, int8_product
+from chapters.kit.quantized.weight_blocks import PackedLayout
 from chapters.kit.schedules.merge_elementwise import inline_epilogue
 from chapters.kit.schedules.tile_products import pad_to_tiles
 from chapters.kit.schedules.unscheduled import map_unscheduled
@@ -79,7 +79,9 @@ def match_quantized_matmul(func: tirx.PrimFunc) -> QuantizedMatmul | None:
     if count(func.body.block.body, weights) != uses or weights in func.params:
         return None
     for codes, scales in (sources, sources[::-1]) if len(sources) == 2 else ():
-        form = form_of(tirx.PrimFunc([codes, scales, weights], SBlockRealize([], True, root)))
+        form = match_dequantize(
+            tirx.PrimFunc([codes, scales, weights], SBlockRealize([], True, root))
+        )
         if form:
             return QuantizedMatmul(form, codes, scales, weights, x, sums)
     return None

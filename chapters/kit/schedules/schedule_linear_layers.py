@@ -18,7 +18,7 @@ from tvm.target import Target
 from chapters.kit.gpu.layer_with_epilogue import LinearLayer
 from chapters.kit.gpu.limits import block_shared_bytes
 from chapters.kit.gpu.linear_layer_few_rows import BUCKETS, few_rows_body
-from chapters.kit.gpu.mma import mma_body, tile_for
+from chapters.kit.gpu.mma import choose_tile, mma_body
 from chapters.kit.gpu.targets import compute_capability
 from chapters.kit.passes.planned_storage import evaluate
 from chapters.kit.schedules.recognize_layer import match_layer, merge_epilogue
@@ -72,7 +72,7 @@ def dispatch_by_rows(layer: LinearLayer, arch: str, bounds: Mapping[str, int]) -
     try:
         if most > BUCKETS[-1]:
             expected = rows if isinstance(rows, int) else min(most, TYPICAL)
-            tile = tile_for(expected, layer.n, layer.k, block_shared_bytes(arch))
+            tile = choose_tile(expected, layer.n, layer.k, block_shared_bytes(arch))
             body = mma_body(layer, tile)
         else:
             body = few_rows_body(layer, next(bucket for bucket in BUCKETS if bucket >= most))

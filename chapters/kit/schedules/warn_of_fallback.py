@@ -43,7 +43,7 @@ class FallbackWarning(UserWarning):
     """A product that moves much of a function's data has only the fallback's schedule."""
 
 
-class Left(NamedTuple):
+class FallbackKernel(NamedTuple):
     """A kernel that only the fallback schedules: how often `function` launches it, and its share of the bytes moved."""
 
     function: str
@@ -53,7 +53,7 @@ class Left(NamedTuple):
     why: str
 
 
-def scheduled_by(
+def trace_schedulers(
     mod: tvm.IRModule, passes: Sequence[Pass], target: tvm.target.Target
 ) -> tuple[tvm.IRModule, dict[str, str]]:
     """(`mod` after `passes`, for each kernel the name of the pass that scheduled it).
@@ -71,7 +71,7 @@ def scheduled_by(
     return mod, {name: by for name, by in found.items() if name in names}
 
 
-def left(mod: tvm.IRModule) -> list[Left]:
+def find_fallback_kernels(mod: tvm.IRModule) -> list[FallbackKernel]:
     """The kernels of `mod` that still need a schedule, for each function those first that move most bytes.
 
     mod: Relax functions that call kernels. A kernel's bytes are those of its arguments and its result, each whole; a
@@ -84,8 +84,10 @@ def left(mod: tvm.IRModule) -> list[Left]:
             launches, moved = kernel_bytes(func)
             for kernel, count in moved.most_common():
                 if kernel in waiting:
-                    share, why = count / max(moved.total(), 1), why_left(waiting[kernel])
-                    found.append(Left(gvar.name_hint, kernel, launches[kernel], share, why))
+                    share, why = count / max(moved.total(), 1), explain_fallback(waiting[kernel])
+                    found.append(
+                        FallbackKernel(gvar.name_hint, kernel, launches[kernel], share, why)
+                    )
     return found
 
 
@@ -95,7 +97,7 @@ def warn_of_products(mod: tvm.IRModule) -> None:
     Where the operands are used a few times only, as in a decode step's attention, tiles would save little. An NT_matmul
     is always slow without its schedule: it reads w row by row, and the fallback makes vectors of other kernels only.
     """
-    for one in left(mod):
+    for one in find_fallback_kernels(mod):
         func, bounds = mod[one.kernel], _read_bounds(mod[one.function])
         is_nt = any(block.name_hint == NT_MATMUL for block in products(func))
         if one.share >= WORTH_A_WARNING and (is_nt or operand_reuse(func, bounds) >= MUCH_REUSE):
@@ -131,7 +133,7 @@ def operand_reuse(func: tirx.PrimFunc, bounds: Mapping[str, int]) -> float:
     return computed / max(elements, 1)
 
 
-def why_left(func: tirx.PrimFunc) -> str:
+def explain_fallback(func: tirx.PrimFunc) -> str:
     """Why only the fallback schedules `func`, a kernel: what it computes that no other schedule serves."""
     if not is_made_of_blocks(func):
         return NO_SUM

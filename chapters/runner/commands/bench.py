@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from chapters.code_owner import LEARNER, REFERENCE
 from chapters.runner.course import ROOT, CourseError, chapters
 from chapters.runner.course import chapter as find
 from chapters.runner.course import exercise as find_exercise
@@ -17,7 +18,6 @@ from chapters.runner.device_child import (
 from chapters.runner.earlier import describe_owners
 from chapters.runner.progress import data_folder
 from chapters.runner.states import states
-from chapters.whose_code import LEARNER, REFERENCE
 
 HELP = "measure a chapter's kernels on this machine (3), or one exercise's on a GPU (8.2)"
 ROUNDS, QUICK_ROUNDS = 50, 5

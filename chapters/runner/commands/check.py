@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from chapters.code_owner import LEARNER
 from chapters.runner.course import Chapter, Exercise, select
 from chapters.runner.device_child import (
     DeviceChild,
@@ -18,7 +19,6 @@ from chapters.runner.exercise_report import ExerciseReport
 from chapters.runner.learner_file import describe_faults
 from chapters.runner.terminal import describe
 from chapters.runner.versions import MEND, wrong_versions
-from chapters.whose_code import LEARNER
 
 HELP = "check your code: all of it, or chapters (2) and exercises (2.1)"
 

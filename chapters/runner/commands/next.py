@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chapters.runner.course import Chapter, chapters
 from chapters.runner.course import chapter as find
-from chapters.runner.earlier import YOURS, describe_owners, join_with_and, whose
+from chapters.runner.earlier import YOURS, describe_owner, describe_owners, join_with_and
 from chapters.runner.states import chosen_path, find_next_exercise, states
 from chapters.runner.terminal import STATE_WORDS, describe, describe_all_passed
 
@@ -38,7 +38,7 @@ def run(options) -> int:
 def _describe_skipped(first: Chapter) -> str:
     """What to say of unsolved chapters before `first`, and of whose code `first` uses; "" if there are none."""
     before = [chapter for chapter in chapters() if chapter.number < first.number]
-    unsolved = [c.number for c in before if whose(c.number) != YOURS]
+    unsolved = [c.number for c in before if describe_owner(c.number) != YOURS]
     if not unsolved:
         return ""
     said = f"Beginning at chapter {first.number}, although {_describe_chapters(unsolved)} not solved yet."

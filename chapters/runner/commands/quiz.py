@@ -6,9 +6,9 @@ import importlib
 import sys
 import textwrap
 
+from chapters.code_owner import REFERENCE
 from chapters.runner.course import Chapter, CourseError
 from chapters.runner.course import chapter as find
-from chapters.whose_code import REFERENCE
 
 HELP = "predict, then let the compiler answer (4)"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from chapters.code_owner import LEARNER
 from chapters.runner.commands.check import print_report, report_exercise
 from chapters.runner.course import Chapter, CourseError, Exercise, select
 from chapters.runner.engine import FINE, Engine
 from chapters.runner.learner_file import describe_faults, keep_answers
 from chapters.runner.states import states
 from chapters.runner.terminal import relative
-from chapters.whose_code import LEARNER
 
 HELP = "check again each time you save"
 POLL_SECONDS = 0.1

@@ -17,17 +17,17 @@ WHOSE = "FUSION_WHOSE"  # the environment variable
 LEARNER, REFERENCE = "learner", "reference"
 
 
-def decide(owner: str) -> None:
+def set_owner(owner: str) -> None:
     """Make this process, and those it starts, about LEARNER or REFERENCE, unless its parent has decided already."""
     if owner not in (LEARNER, REFERENCE):
         raise ValueError(f"a run is about {LEARNER!r} or {REFERENCE!r}, and not {owner!r}")
     os.environ.setdefault(WHOSE, owner)
 
 
-def about_learner() -> bool:
+def is_about_learner() -> bool:
     """Whether this run may see the learner's files."""
     if WHOSE not in os.environ:
-        decide(LEARNER if _is_lab() else REFERENCE)
+        set_owner(LEARNER if _is_lab() else REFERENCE)
     return os.environ[WHOSE] == LEARNER
 
 

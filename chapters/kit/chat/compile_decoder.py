@@ -10,12 +10,12 @@ from tvm.ir.transform import Pass
 from tvm.target import Target
 
 from chapters.kit.chat.chat_decoder import FUNCTIONS, chat_decoder
-from chapters.kit.chat.kept_model import Decoder
+from chapters.kit.chat.decoder_cache import Decoder
 from chapters.kit.chat.weights import Weights
 from chapters.kit.passes.share_tensors import ShareTensors
 from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.schedules.unscheduled import needs_schedule
-from chapters.kit.schedules.warn_of_fallback import scheduled_by
+from chapters.kit.schedules.warn_of_fallback import trace_schedulers
 
 
 def add_share_tensors(phases: Mapping[str, Sequence[Pass]]) -> list[Pass]:
@@ -74,7 +74,7 @@ def kernel_passes(
     mod, _, passes = _build_decoder(weights, target, phases, exact, FUNCTIONS)
     funcs = [(g.name_hint, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     brought = {name for name, func in funcs if not needs_schedule(func)}
-    _, by = scheduled_by(mod, passes, target)
+    _, by = trace_schedulers(mod, passes, target)
     return {name: scheduler for name, scheduler in by.items() if name not in brought}
 
 

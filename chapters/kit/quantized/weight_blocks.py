@@ -66,7 +66,7 @@ class PackedLayout:
 
 
 @dataclass(frozen=True)
-class Codes:
+class QuantizedRows:
     """A matrix in groups, row by row: codes uint8 (n, k), scales and minima (n, k / group); minima may be None."""
 
     bits: int
@@ -93,16 +93,16 @@ class Codes:
         return weights.reshape(n, -1)
 
 
-def stack_rows(parts: list[Codes]) -> Codes:
+def stack_rows(parts: list[QuantizedRows]) -> QuantizedRows:
     """The rows of several matrices, one after the other, as one matrix. All have the same bits, groups and dtypes."""
     minima = None if parts[0].minima is None else np.concatenate([part.minima for part in parts])
     codes, scales = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("codes", "scales")
     )
-    return Codes(parts[0].bits, codes, scales, minima)
+    return QuantizedRows(parts[0].bits, codes, scales, minima)
 
 
-def pack(matrix: Codes, form: PackedLayout) -> list[np.ndarray]:
+def pack(matrix: QuantizedRows, form: PackedLayout) -> list[np.ndarray]:
     """The codes and the scales of `matrix` as `form` stores them, with rows of 0 up to a multiple of `form.lanes`."""
     n, k = matrix.codes.shape
     missing = form.whole_panels(n) - n
@@ -111,7 +111,7 @@ def pack(matrix: Codes, form: PackedLayout) -> list[np.ndarray]:
             a if a is None else np.zeros((missing, a.shape[1]), a.dtype)
             for a in (matrix.codes, matrix.scales, matrix.minima)
         ]
-        matrix, n = stack_rows([matrix, Codes(matrix.bits, *none)]), n + missing
+        matrix, n = stack_rows([matrix, QuantizedRows(matrix.bits, *none)]), n + missing
     panels, groups, lanes = n // form.lanes, k // form.group, form.lanes
     by_group = matrix.codes.reshape(panels, lanes, groups, form.group)
     if form.bits == 4:
@@ -181,12 +181,12 @@ BLOCKS: dict[str, tuple[int, Callable]] = {
 }
 
 
-def read_codes(kind: str, raw: np.ndarray) -> Codes:
+def read_quantized_rows(kind: str, raw: np.ndarray) -> QuantizedRows:
     """Rows of blocks of the type `kind`, one of BLOCKS, as codes. raw: uint8 (n, bytes of a row)."""
     size, read = BLOCKS[kind]
     n = raw.shape[0]
     bits, codes, scales, minima = read(raw.reshape(n, -1, size))
-    return Codes(
+    return QuantizedRows(
         bits,
         codes.reshape(n, -1),
         scales.reshape(n, -1),

@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
+from chapters.code_owner import LEARNER, REFERENCE
 from chapters.runner.course import chapters
 from chapters.runner.learner_file import stub_text
 from chapters.runner.regions import regions, with_regions
-from chapters.whose_code import LEARNER, REFERENCE
 from tests.conftest import CourseCopy
 
-DECIDE = f"from chapters.whose_code import decide; decide({LEARNER!r}); "
-IMPORT = "from chapters.runner.earlier import earlier, explain_unused, whose; "
-ASK = f"{IMPORT}print(earlier(0).__name__.split('.')[0], whose(0))"
-WHOSE = f"{IMPORT}print(whose(0), *explain_unused([0]), sep='; ')"
+DECIDE = f"from chapters.code_owner import set_owner; set_owner({LEARNER!r}); "
+IMPORT = "from chapters.runner.earlier import earlier, explain_unused, describe_owner; "
+ASK = f"{IMPORT}print(earlier(0).__name__.split('.')[0], describe_owner(0))"
+WHOSE = f"{IMPORT}print(describe_owner(0), *explain_unused([0]), sep='; ')"
 
 
 def test_the_reference_stands_in_for_what_has_not_passed(course):
@@ -41,9 +41,7 @@ def test_an_answer_that_passes_is_used_beside_the_references(course):
     course.text = with_regions(course.text, {"0.1": regions(stub_text(chapters()[0]))["0.1"]})
     assert "0.5" not in course.learner().stdout, "what others write does not un-check it"
     asked = f"{DECIDE}{IMPORT}import inspect; ours = earlier(0); ours.predicted_functions(); "
-    asked += (
-        "print(len(ours.MINE), whose(0)); source = inspect.getsource(ours.from_block_builder); "
-    )
+    asked += "print(len(ours.MINE), describe_owner(0)); source = inspect.getsource(ours.from_block_builder); "
     asked += "print('emit_output' in source); ours.from_block_builder()"
     done = course.python("-c", asked)
     assert done.stdout == "1 yours but for 0.1, 0.2, 0.3, 0.4 and 0.6\nTrue\n", done.stderr
@@ -206,9 +204,11 @@ def test_a_run_about_the_learners_code_says_in_one_sentence_what_is_wrong_with_i
 
 
 def test_the_decision_is_made_once(course):
-    code = "import os; from chapters.whose_code import about_learner as a; print(a(), os.environ['FUSION_WHOSE'])"
+    code = "import os; from chapters.code_owner import is_about_learner as a; print(a(), os.environ['FUSION_WHOSE'])"
     assert course.python("-c", code).stdout.split() == ["False", REFERENCE]
     assert course.python("-c", DECIDE + code).stdout.split() == ["True", LEARNER]
     again = f"{DECIDE}decide({REFERENCE!r}); {code}"
     assert course.python("-c", again).stdout.split() == ["True", LEARNER], "the first one holds"
-    assert sys.modules["chapters.whose_code"].about_learner() is False, "as in this run of pytest"
+    assert sys.modules["chapters.code_owner"].is_about_learner() is False, (
+        "as in this run of pytest"
+    )

@@ -8,7 +8,7 @@ from functools import partial
 
 from chapters.ch11_a_real_model.bench_kernels import time_calls
 from chapters.ch11_a_real_model.passes import find_exercise, phases
-from chapters.kit.chat.compiled import kernel_passes
+from chapters.kit.chat.compile_decoder import kernel_passes
 from chapters.kit.chat.gguf_file import GGUF
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import Weights
@@ -16,7 +16,7 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import llvm_host
 from chapters.kit.quantized.dot_products import lanes_of
-from chapters.runner.earlier import find_owner, whose
+from chapters.runner.earlier import describe_owner, find_owner
 
 STEPS = 30
 GIVEN = "given"
@@ -50,7 +50,7 @@ def explain(
 
 def _name_owner(exercise: str) -> str:
     """Whose answer it is. exercise: a chapter's number, or exercises with commas between them."""
-    return find_owner(exercise.split(", ")) if "." in exercise else whose(int(exercise))
+    return find_owner(exercise.split(", ")) if "." in exercise else describe_owner(int(exercise))
 
 
 def time_step(model: ChatModel, token: int) -> tuple[dict[str, float], dict[str, int]]:

@@ -15,7 +15,7 @@ from tvm import tirx
 
 from chapters.kit.draw.drawing import label, svg
 from chapters.kit.draw.loop_nest import loop_nest
-from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing
+from chapters.kit.draw.stepper import Panel, Stepper, attributes, render_changing, step_attribute
 from chapters.kit.draw.trace_stores import Store, execute, group_by_moment, make_ones
 
 CELL, TOP, LEFT = 34, 16, 30  # pixels
@@ -55,7 +55,9 @@ def _make_panel(name: str, func: tirx.PrimFunc) -> Panel:
         if part in blocks:
             runs = ["now" if visit.stores[0].block == part else "" for visit in order]
             return attributes(marks=["", *runs])
-        return " " + changing("span", "vi-value", ["", *(_value(part, visit) for visit in order)])
+        return " " + render_changing(
+            "span", "vi-value", ["", *(_value(part, visit) for visit in order)]
+        )
 
     says = ["nothing has run yet", *map(_describe_visit, order)]
     body = f'<div class="vi">{loop_nest(func).boxes(added)}{_grid(name, order, shape)}</div>'
@@ -106,12 +108,12 @@ def _grid(name: str, order: Sequence[Visit], shape: Sequence[int]) -> str:
             x, y = corner(cell)
             kind = "vi-cell" if cell[1] else "vi-cell vi-init"
             box = f'<rect class="{kind}" x="{x}" y="{y}" width="{CELL}" height="{CELL}"'
-            shapes.append(f"{box}{belongs(number)}/>")
-            numbered = f' class="strong"{belongs(number)}'
+            shapes.append(f"{box}{step_attribute(number)}/>")
+            numbered = f' class="strong"{step_attribute(number)}'
             numbers.append(label(x + CELL / 2, y + 21, number, more=numbered))
     for number, (one, other) in enumerate(pairwise(order), 2):
         line = f"M{middle(one)}L{middle(other)}"
-        shapes.append(f'<path class="vi-path" d="{line}"{belongs(number)}/>')
+        shapes.append(f'<path class="vi-path" d="{line}"{step_attribute(number)}/>')
     title = f"{name}: the order of {sum(len(v.cells) for v in order)} iterations and inits"
     drawn = svg("vi-grid", width, height, title, [*shapes, *numbers])
     return f'<div style="max-width:{width * 1.15:.0f}px">{drawn}</div>'

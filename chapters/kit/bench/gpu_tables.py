@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
+from chapters.kit.bench.gpu_ceilings import Ceilings, Point, find_best
 from chapters.kit.bench.gpu_clock import COPY
-from chapters.kit.bench.results import Several, SourcedTable, load, made_with, not_yet
-from chapters.kit.draw.table import Table, si
+from chapters.kit.bench.results import Parts, SourcedTable, describe_missing, describe_origin, load
+from chapters.kit.draw.table import Table, format_si
 
 LINEAR = "PyTorch's linear"
 EAGER_GELU = f"{LINEAR}, then gelu"
@@ -25,26 +25,26 @@ SPACE = "\u00a0"  # no line breaks here: a narrow column would break sizes at ev
 
 def show_results(
     name: str, chapter: int, *tables: Callable[[list[dict]], Table]
-) -> Several | SourcedTable:
-    """The cases of the results file `name` as `tables` with their source; `not_yet` if there is no such file."""
+) -> Parts | SourcedTable:
+    """The cases of the results file `name` as `tables` with their source; `describe_missing` without such a file."""
     results = load(name)
     if results is None:
-        return not_yet(chapter)
+        return describe_missing(chapter)
     made = [table(results["measured"]["cases"]) for table in tables]
-    return Several([*(table for table in made if table.rows), source(results)])
+    return Parts([*(table for table in made if table.rows), describe_source(results)])
 
 
-def source(results: dict) -> SourcedTable:
+def describe_source(results: dict) -> SourcedTable:
     """The line that says how a results file was made, and which cases it lacks."""
     skipped = results["measured"]["skipped"]
     left = f"; not measured for want of time: {', '.join(skipped)}" if skipped else ""
-    return SourcedTable(None, made_with(results) + left)
+    return SourcedTable(None, describe_origin(results) + left)
 
 
 # --- add and RMSNorm ------------------------------------------------------------------------------
 
 
-def show_norms(name: str = "ch08_norm", chapter: int = 8) -> Several | SourcedTable:
+def show_norms(name: str = "ch08_norm", chapter: int = 8) -> Parts | SourcedTable:
     """Add and RMSNorm: the times of one call, and of a call within a CUDA graph if those were measured."""
     return show_results(name, chapter, copy_table, graph_table)
 
@@ -55,14 +55,14 @@ def copy_table(cases: list[dict]) -> Table:
     names = _names(beside, "seconds")
     rows = []
     for case in beside:
-        ratios = {n: f"{si(t, 's')} ({s:.0%})" for n, (t, s) in shares_of_copy(case).items()}
-        rows.append((case_text(case), si(least_bytes(case), "B"), *_cells(ratios, names)))
+        ratios = {n: f"{format_si(t, 's')} ({s:.0%})" for n, (t, s) in shares_of_copy(case).items()}
+        rows.append((case_text(case), format_si(least_bytes(case), "B"), *_cells(ratios, names)))
     return Table(("one call (of the copy's speed)", "moves", *names), rows)
 
 
 def shares_of_copy(case: dict) -> dict[str, tuple[float, float]]:
     """name -> (seconds, share of the speed of a copy of as many bytes), of everything that was timed, the copy too."""
-    times = medians(case["seconds"])
+    times = select_medians(case["seconds"])
     return {name: (time, times[COPY] / time) for name, time in times.items()}
 
 
@@ -77,9 +77,9 @@ def graph_table(cases: list[dict]) -> Table:
     names = _names(measured, "graph_seconds")
     rows = []
     for case in measured:
-        times = medians(case["graph_seconds"])
+        times = select_medians(case["graph_seconds"])
         best = min((t for name, t in times.items() if name != COPY), default=0)
-        ratios = {n: f"{si(t, 's')} ({t / best:.2f})" for n, t in times.items()}
+        ratios = {n: f"{format_si(t, 's')} ({t / best:.2f})" for n, t in times.items()}
         rows.append((f"{case_text(case)}, in a graph", *_cells(ratios, names)))
     return Table(("one call (times the fastest)", *names), rows)
 
@@ -92,10 +92,10 @@ def linear_table(cases: list[dict], usual: str = LINEAR) -> Table:
     others = [name for name in _names(cases, "seconds") if name not in (usual, COPY)]
     rows = []
     for case in cases:
-        times = medians(case["seconds"])
+        times = select_medians(case["seconds"])
         reference = times.get(usual)
         ratios = {n: f"{reference / t:.2f}" for n, t in times.items()} if reference else {}
-        took = si(reference, "s") if reference else "–"
+        took = format_si(reference, "s") if reference else "–"
         rows.append((case_text(case), took, *_cells(ratios, others)))
     return Table((f"m × n × k (times as fast as {usual})", usual, *others), rows)
 
@@ -104,15 +104,15 @@ def steps_table(cases: list[dict]) -> Table:
     """One row per step of each layer's schedule, and one for PyTorch's linear: time, speed, ratio to that linear."""
     rows = []
     for case in cases:
-        times = medians(case["seconds"])
-        for name in (*steps_of(case), *([LINEAR] if LINEAR in times else [])):
-            speed = si(case["operations"] / times[name], "FLOP/s")
+        times = select_medians(case["seconds"])
+        for name in (*list_steps(case), *([LINEAR] if LINEAR in times else [])):
+            speed = format_si(case["operations"] / times[name], "FLOP/s")
             ratio = f"{times[LINEAR] / times[name]:.2f}" if LINEAR in times else "–"
-            rows.append((case_text(case), name, si(times[name], "s"), speed, ratio))
+            rows.append((case_text(case), name, format_si(times[name], "s"), speed, ratio))
     return Table(("m × n × k", "step", "time", "speed", f"times as fast as {LINEAR}"), rows)
 
 
-def steps_of(case: dict) -> list[str]:
+def list_steps(case: dict) -> list[str]:
     """The names of a schedule's steps among what was measured."""
     return [name for name in case["seconds"] if name not in (LINEAR, *LINEAR_UNFUSED, COPY)]
 
@@ -133,7 +133,7 @@ def profiles_table(measured: dict) -> Table:
     """How busy NVIDIA's profiler found the parts of the GPU while a kernel ran."""
     parts = ("memory", "second-level cache", "tensor cores")
     rows = [
-        (kernel, *(f"{busy[part]:.0%}" for part in parts), si(busy["clock"], "Hz"))
+        (kernel, *(f"{busy[part]:.0%}" for part in parts), format_si(busy["clock"], "Hz"))
         for kernel, busy in measured["profiles"].items()
     ]
     return Table(("kernel", *(f"{part} busy" for part in parts), "clock"), rows)
@@ -142,7 +142,7 @@ def profiles_table(measured: dict) -> Table:
 # --- the roofline ---------------------------------------------------------------------------------
 
 
-def show_roofline(draw: Callable | None = None) -> Several | SourcedTable:
+def show_roofline(draw: Callable | None = None) -> Parts | SourcedTable:
     """All measured kernels as shares of the speed that the machine's ceilings allow: `roofline_table`.
 
     draw: makes something else, such as a plot, of the points, the ceilings and the name of the machine.
@@ -150,15 +150,15 @@ def show_roofline(draw: Callable | None = None) -> Several | SourcedTable:
     found = {name: load(name) for name in ("ch08_norm", "ch08_linear")}
     there = {name: results for name, results in found.items() if results is not None}
     if not there:
-        return not_yet(8)
-    points = [point for name, results in there.items() for point in points_of(name, results)]
+        return describe_missing(8)
+    points = [point for name, results in there.items() for point in list_points(name, results)]
     last = list(there.values())[-1]
     ceilings = Ceilings(**last["measured"]["ceilings"])
     drawn = draw(points, ceilings, machine(last)) if draw else roofline_table(points, ceilings)
-    return Several([drawn, *map(source, there.values())])
+    return Parts([drawn, *map(describe_source, there.values())])
 
 
-def points_of(name: str, results: dict) -> list[Point]:
+def list_points(name: str, results: dict) -> list[Point]:
     """For each case of a results file: our fastest kernel, the fastest library that fuses, the fastest unfused way."""
     norm, linear = (NORM_OURS, NORM_UNFUSED), (LINEAR_OURS, LINEAR_UNFUSED)
     ours, unfused = norm if name == "ch08_norm" else linear
@@ -166,7 +166,7 @@ def points_of(name: str, results: dict) -> list[Point]:
     for case in results["measured"]["cases"]:
         libraries = [n for n in case["seconds"] if n not in (*ours, *unfused, COPY)]
         for group, names in (("ours", ours), ("best library", libraries), ("not fused", unfused)):
-            best = best_of(case["seconds"], names)
+            best = find_best(case["seconds"], names)
             if best:
                 moved = case["bytes"] if "shape" in case else case["bytes"][best[0]]
                 facts = case_text(case), case["operations"], moved
@@ -215,7 +215,7 @@ def _cells(texts: dict[str, str], names: Sequence[str]) -> list[str]:
     return [texts.get(name, "–") for name in names]
 
 
-def medians(seconds: dict[str, dict]) -> dict[str, float]:
+def select_medians(seconds: dict[str, dict]) -> dict[str, float]:
     return {name: time["median"] for name, time in seconds.items()}
 
 

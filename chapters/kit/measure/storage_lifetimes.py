@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Op
 
-from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs
+from chapters.kit.draw.stepper import Panel, Stepper, attributes, step_attribute
 from chapters.kit.ir.relax_effects import bindings_of
 from chapters.kit.passes.planned_storage import (
     ALLOC_ALONE,
@@ -178,7 +178,7 @@ def _make_panel(name: str, found: Lifetimes, sizes: Mapping[str, int], scale: fl
     told = f"{total}; {known} of them planned with a size known before the call"
     named = last <= NAMED
     heads = "".join(
-        f"<span{belongs(call)}>{html.escape(kernel) if named else ''}</span>"
+        f"<span{step_attribute(call)}>{html.escape(kernel) if named else ''}</span>"
         for call, kernel in enumerate(found.calls, 1)
     )
     rows = "".join(_row(strip, sizes, scale, last, named) for strip in found.strips)

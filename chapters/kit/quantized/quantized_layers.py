@@ -8,8 +8,8 @@ from tvm import relax, te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
-from chapters.kit.quantized.blocks import PackedLayout
 from chapters.kit.quantized.dequantize import NAME, kernel
+from chapters.kit.quantized.weight_blocks import PackedLayout
 
 OPAQUE = 8  # FuseOps does not fuse a kernel of this kind
 
