@@ -12,7 +12,7 @@ from tvm.ir import IRModule
 
 from chapters.ch01_walk_the_ir.given import DropAnyDoubleTranspose, Small
 from chapters.checking import expect
-from chapters.checking.attributes import attaches, attributes
+from chapters.checking.attributes import attributes, check_attaches
 from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.checking.programs import kernels, operators
@@ -1144,10 +1144,10 @@ ORIGIN = "course.origin"
 def test_1_5_attaches_to_every_relax_function(impl) -> None:
     """every Relax function of the result carries the attribute, no PrimFunc does, and everything else stays"""
     for origin in ("a model", "another"):
-        attaches(
+        check_attaches(
             impl.AttachOrigin(origin), Users, "AttachOrigin", lambda _, o=origin: {ORIGIN: o}, PURE
         )
-    attaches(impl.AttachOrigin("a"), Alone, "AttachOrigin", lambda _: {ORIGIN: "a"}, PURE)
+    check_attaches(impl.AttachOrigin("a"), Alone, "AttachOrigin", lambda _: {ORIGIN: "a"}, PURE)
 
 
 def test_1_5_changes_nothing_it_was_given(impl) -> None:

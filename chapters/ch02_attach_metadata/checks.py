@@ -19,7 +19,7 @@ from chapters.ch02_attach_metadata.given import (
     measure_attributes,
 )
 from chapters.checking import expect
-from chapters.checking.attributes import attaches
+from chapters.checking.attributes import check_attaches
 from chapters.checking.expect import Section
 from chapters.checking.judge import observe_pass
 from chapters.kit.cases.relax_text import kernel, relax_module
@@ -90,7 +90,7 @@ def _make_elementwise(*names: str) -> tvm.IRModule:
 # --- what a pass attached -------------------------------------------------------------------------
 
 
-_check_attributes = functools.partial(attaches, read=HOW, read_not=NOT_FIRE)
+_check_attributes = functools.partial(check_attaches, read=HOW, read_not=NOT_FIRE)
 _observe = functools.partial(observe_pass, runs=False)
 
 
@@ -475,7 +475,7 @@ SENT = {  # the shape and dtype of every tensor that crosses, where that is not 
 }
 
 
-def vars_named(func: relax.Function, *names: str) -> list[relax.Var]:
+def find_variables(func: relax.Function, *names: str) -> list[relax.Var]:
     """The variables of `func` that are called `names`; of two with one name, the later."""
     found = {b.var.name: b.var for block in func.body.blocks for b in block.bindings}
     return [found[name] for name in names]
@@ -483,7 +483,7 @@ def vars_named(func: relax.Function, *names: str) -> list[relax.Var]:
 
 def _find_crossings(impl, mod: tvm.IRModule, name: str, *starts: str) -> list[tuple]:
     func = mod[name]
-    result = impl.crossing_tensors(func, vars_named(func, *starts))
+    result = impl.crossing_tensors(func, find_variables(func, *starts))
     wanted = "a list, empty if no tensor crosses"
     expect.returns(result, list, "Your crossing_tensors", "a list of Crossing", expected=wanted)
     return [(c.name, c.shape, str(c.ty.dtype), c.from_stage, tuple(c.to_stages)) for c in result]

@@ -50,7 +50,7 @@ def write_function(
     return head + textwrap.indent(textwrap.dedent(body).strip(), "    ") + "\n"
 
 
-def inputs(shape: Sequence[int], dtype: str, seed: int = 0) -> list[np.ndarray]:
+def draw_inputs(shape: Sequence[int], dtype: str, seed: int = 0) -> list[np.ndarray]:
     """x1, x2 of `shape` and a weight; numbers of uneven size, so that no two can be exchanged unnoticed."""
     arrays = []
     for i, size in enumerate((shape, shape, shape[-1:])):

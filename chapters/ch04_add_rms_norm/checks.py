@@ -20,7 +20,7 @@ from chapters.ch04_add_rms_norm.check_cases import (
     PAIR,
     RELATIVE,
     ROWS,
-    inputs,
+    draw_inputs,
     launch,
     reference,
     run,
@@ -395,7 +395,7 @@ def test_4_2_right_numbers_as_gpu_code(impl) -> None:
                 continue
             raise
         for how, target, backwards in ways:
-            arrays = inputs(shape, dtype, ran)
+            arrays = draw_inputs(shape, dtype, ran)
             what = f"on {shape} {dtype} with {threads} threads, run {how}"
             read = SEVERAL if shape[-1] % threads else PRACTICE
             norm, total, launches = launch(func, arrays, target, backwards, read)
@@ -465,7 +465,7 @@ def _measure_units(norm: np.ndarray, exact: np.ndarray) -> float:
 
 def test_4_2_rounds_once(impl) -> None:
     """the norm is rounded once, after the weight"""
-    arrays = inputs((2, 1, 1024), "float16", 3)
+    arrays = draw_inputs((2, 1, 1024), "float16", 3)
     norm, _ = _run_once(impl, arrays)
     exact, _ = reference(*arrays, 1e-5)
     off = _measure_units(norm, exact)
@@ -481,7 +481,7 @@ def test_4_2_rounds_once(impl) -> None:
 
 def _draw_small(shape: tuple[int, ...], scale: float) -> list[np.ndarray]:
     """Arguments of `shape` in float32, so small that epsilon weighs much."""
-    x1, x2, weight = inputs(shape, "float32")
+    x1, x2, weight = draw_inputs(shape, "float32")
     return [x1 * np.float32(scale), x2 * np.float32(scale), weight]
 
 
@@ -540,8 +540,8 @@ def observe_4_2(impl):
 
     return [
         lambda: describe(_draw_small((2, 1, 256), 0.3), 64, 0.5),
-        lambda: describe(inputs((1, 2, 100), "float32"), 32),
-        lambda: describe(inputs((2, 3, 33), "float32"), 64),
+        lambda: describe(draw_inputs((1, 2, 100), "float32"), 32),
+        lambda: describe(draw_inputs((2, 3, 33), "float32"), 64),
         lambda: describe(_big_case(), 64),
         lambda: describe(_big_case(60.0), 64),
         lambda: np.unique(run_kernel(_rounding_case(), 64)[0]).tolist(),
@@ -554,7 +554,7 @@ def observe_4_2(impl):
 
 def _rounding_error(run_kernel) -> float:
     """The largest error in units, to a tenth; 0 if it is that of one rounding."""
-    arrays = inputs((2, 1, 1024), "float16", 3)
+    arrays = draw_inputs((2, 1, 1024), "float16", 3)
     off = _measure_units(run_kernel(arrays, 64)[0], reference(*arrays, 1e-5)[0])
     return round(off, 1) if off >= 0.55 else 0.0
 

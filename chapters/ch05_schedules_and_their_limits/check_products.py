@@ -31,7 +31,7 @@ WIDE = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-a
 NARROW = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
 
 
-def unscheduled(
+def make_unscheduled(
     rows, n: int, k: int, dtype="float32", out_dtype="float32", *, bias: bool = False
 ) -> tirx.PrimFunc:
     """NT_matmul as chapter 3's pass makes it, for x of shape (*rows, k): (w, x, out), or (w, x, bias, out) with a bias.
@@ -326,7 +326,7 @@ def measure(schedules: list[Schedule | None], rows, n: int, k: int) -> list[floa
     fast kernel would then lose to a slow one. Whether the work is spread over threads is seen in the loops.
     """
     target = llvm_host()["target"]
-    plain = unscheduled(rows, n, k)
+    plain = make_unscheduled(rows, n, k)
     funcs = [plain if schedule is None else schedule(plain, target) for schedule in schedules]
     kernels = [compile_once(tvm.IRModule({"main": func}), target)["main"] for func in funcs]
     arrays = draw(1, n, k), draw(2, *rows, k), np.zeros((*rows, n), "float32")

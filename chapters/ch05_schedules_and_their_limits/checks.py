@@ -629,7 +629,7 @@ def _apply(schedule, func: tirx.PrimFunc, target: Target, whose: str) -> tirx.Pr
 
 def _schedule_square(schedule, rows, target: Target, whose: str) -> tirx.PrimFunc:
     """The product of x (*rows, 256) and w (256, 256), scheduled."""
-    return _apply(schedule, products.unscheduled(rows, 256, 256), target, whose)
+    return _apply(schedule, products.make_unscheduled(rows, 256, 256), target, whose)
 
 
 def _check_threads(schedule, rows, whose: str) -> None:
@@ -648,7 +648,7 @@ def _check_numbers(schedule, cases, whose: str) -> None:
     target = llvm_host()["target"]
     for said, rows, n, k in cases:
         w, x = products.draw(n, n, k), products.draw(k, *rows, k)
-        func = _apply(schedule, products.unscheduled(said, n, k), target, whose)
+        func = _apply(schedule, products.make_unscheduled(said, n, k), target, whose)
         found = _run_product(func, w, x, whose)
         what = f"After {whose}, the kernel gives other numbers for x of shape {(*rows, k)} and w of shape {(n, k)}."
         why = "A schedule must not change the result, also where a size is not a multiple of the tile."
@@ -661,7 +661,7 @@ def _check_block_behind(schedule, said, rows, whose: str) -> None:
     """The numbers of a product and a block behind it that adds a bias: chapter 9 schedules such kernels."""
     w, x, bias = products.draw(1, 24, 40), products.draw(2, *rows, 40), products.draw(3, 24)
     target = llvm_host()["target"]
-    func = _apply(schedule, products.unscheduled(said, 24, 40, bias=True), target, whose)
+    func = _apply(schedule, products.make_unscheduled(said, 24, 40, bias=True), target, whose)
     arrays = [w, x, bias, np.full((*rows, 24), np.nan, "float32")]
     found = run_compiled(tvm.IRModule({"main": func}), arrays, target)[3]
     exact = x.astype("float64") @ w.astype("float64").T + bias
@@ -730,7 +730,7 @@ def _check_goal(impl, whose: str, rows, n: int, k: int, goal: float) -> None:
         )
     plain, yours, *both = min(quiet, key=lambda run: run[1] / max(run[2:]))
     target = llvm_host()["target"]
-    func = _apply(getattr(impl, whose), products.unscheduled(rows, n, k), target, whose)
+    func = _apply(getattr(impl, whose), products.make_unscheduled(rows, n, k), target, whose)
     limits = "\n".join(f"- {line}" for line in products.describe_limits(func, target))
     raise FAST.failed(
         f"After {whose}, the kernel takes {yours / max(both):.1f} times as long as the course's, for x of shape "
@@ -791,7 +791,7 @@ def observe_5_7(impl):
 
 def _observe_schedule(schedule, rows):
     def describe_loops(target, rows):
-        func = schedule(products.unscheduled(rows, 64, 64), target)
+        func = schedule(products.make_unscheduled(rows, 64, 64), target)
         loops = [one for loops in products.find_loops(func) for one in loops]
         vectors = [int(one.loop.extent) for one in loops if one.vectorized]
         threads = products.is_parallel(func), sorted(products.name_blocks(func))
@@ -800,7 +800,7 @@ def _observe_schedule(schedule, rows):
 
     def numbers(rows):
         target = llvm_host()["target"]
-        func = schedule(products.unscheduled(rows, 24, 32), target)
+        func = schedule(products.make_unscheduled(rows, 24, 32), target)
         out = products.run(func, products.draw(1, 24, 32), products.draw(2, *rows, 32), target)
         return np.round(out, 2).tolist()
 

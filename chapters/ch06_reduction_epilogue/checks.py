@@ -178,7 +178,7 @@ def draw_inputs(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
     return found
 
 
-def results(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
+def run_in_python(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
     """What `func` leaves in its buffers, run point by point in Python."""
     arrays = [array.copy() for array in draw_inputs(func, seed)]
     interpret(func, arrays)
@@ -813,7 +813,7 @@ def main(A: T.Buffer((4, {steps}), "int32"), C: T.Buffer((4,), "int32"), D: T.Bu
 """
 
 
-def in_shared_loops(
+def share_loops(
     shared: str,
     row: str,
     *,
@@ -864,7 +864,7 @@ def shared_programs() -> tuple[list[tirx.PrimFunc], list[tirx.PrimFunc]]:
                 continue  # the epilogue would run several times for each row
             digits = [*loops, *(v for v in "ab" if v not in shared)][:2]
             for (p, q), form in itertools.product(itertools.permutations(digits), _ROWS):
-                func = in_shared_loops(shared, form.format(p=p, q=q), steps=steps)
+                func = share_loops(shared, form.format(p=p, q=q), steps=steps)
                 both = (_run_both_ways(func, seed) for seed in (1, 2))
                 (same if all(a == b for a, b in both) else other).append(func)
     return same, other
@@ -876,7 +876,7 @@ _ROWS = ("{p} * 2 + {q}", "(1 - {p}) * 2 + {q}", "{p} * 2 + (1 - {q})")
 def _run_both_ways(func: tirx.PrimFunc, seed: int) -> tuple[list[int], list[int]]:
     """D after `func` as it is, and what sums that start from the bias give."""
     a, c, _ = draw_inputs(func, seed)
-    return results(func, seed)[2].tolist(), (
+    return run_in_python(func, seed)[2].tolist(), (
         a.reshape(len(a), -1).sum(axis=1, dtype="int32") + c
     ).tolist()
 
@@ -925,13 +925,13 @@ def make_finished() -> dict[str, tirx.PrimFunc]:
         "tiles of two rows, made by TVM": _tile_rows(2),
         "tiles of three rows, of which the last is cut off": _tile_rows(3),
         "a number of rows that is not known": _make_symbolic_rows(),
-        "an epilogue that declares more than it reads": in_shared_loops(
+        "an epilogue that declares more than it reads": share_loops(
             "ab", "a * 2 + b", declared="T.reads(temp[0:4], C[wi])"
         ),
         "a shared loop of one iteration, in which all steps run": _split_steps(1),
-        "a bias that is read backwards": in_shared_loops("ab", "a * 2 + b", bias="3 - wi"),
+        "a bias that is read backwards": share_loops("ab", "a * 2 + b", bias="3 - wi"),
         "a shared loop over rows that is called k": rename(
-            rename(in_shared_loops("a", "a * 2 + b"), "k", "r"), "a", "k"
+            rename(share_loops("a", "a * 2 + b"), "k", "r"), "a", "k"
         ),
     }
 
@@ -940,10 +940,10 @@ def make_unfinished() -> dict[str, tirx.PrimFunc]:
     """Programs in which a sum is read that is not finished, by what is special about them."""
     own = "T.reads(temp[wi], C[wi])"
     return {
-        "an epilogue that reads another row than it declares": in_shared_loops(
+        "an epilogue that reads another row than it declares": share_loops(
             "ab", "a * 2 + b", read="3 - wi", declared=own
         ),
-        "one that does so inside a tile": in_shared_loops(
+        "one that does so inside a tile": share_loops(
             "a", "a * 2 + b", read="3 - wi", declared=own
         ),
     }
@@ -999,7 +999,7 @@ def test_6_4_refuses_unfinished_sums(impl) -> None:
         why = "A declaration may be wrong. The load in the body says which sum it reads, and that is made later."
         must_refuse(partial(_ask_finished, impl), func, what, why, READY)
     _, other = shared_programs()
-    steps = in_shared_loops("k", "k * 2 + b")
+    steps = share_loops("k", "k * 2 + b")
     for func in (*other, rename(steps, "k", "r"), _split_steps(2)):
         unfused, fused = next(
             (a, b) for a, b in (_run_both_ways(func, seed) for seed in (1, 2)) if a != b
@@ -1013,8 +1013,8 @@ def test_6_4_refuses_unfinished_sums(impl) -> None:
 
 def observe_6_4(impl):
     cases = [*make_finished().values(), *make_unfinished().values()]
-    cases += [in_shared_loops(*case) for case in (("a", "(1 - a) * 2 + b"), ("k", "k * 2 + a"))]
-    cases += [in_shared_loops("ka", "a * 2 + b", steps=1), _split_steps(2)]
+    cases += [share_loops(*case) for case in (("a", "(1 - a) * 2 + b"), ("k", "k * 2 + a"))]
+    cases += [share_loops("ka", "a * 2 + b", steps=1), _split_steps(2)]
     return [partial(catch_refusal, partial(_ask_finished, impl, func)) for func in cases]
 
 
@@ -1057,9 +1057,9 @@ FUSED = {
 def _check_results(
     func: tirx.PrimFunc, new: tirx.PrimFunc, what: str, read: str, seed: int = 1
 ) -> None:
-    expected = results(func, seed)
+    expected = run_in_python(func, seed)
     try:
-        mine = results(new, seed)
+        mine = run_in_python(new, seed)
     except (OutOfBounds, NameError) as error:
         reason = "a variable that is not defined here" if isinstance(error, NameError) else error
         wanted = "every access inside its buffer, and every variable an axis of the block or a size"
@@ -1284,7 +1284,9 @@ def test_6_5_fuses(impl) -> None:
         PLACE.that(names == wanted, what, expected=", ".join(wanted), why=why)
         what = f"The fused program computes other numbers: {title}."
         _check_results(func, mod["main"], what, PLACE)
-        for a, b in zip(run_compiled(mod, draw_inputs(func, 5)), results(func, 5), strict=True):
+        for a, b in zip(
+            run_compiled(mod, draw_inputs(func, 5)), run_in_python(func, 5), strict=True
+        ):
             what = f"Compiled, the fused program computes other numbers: {title}."
             PLACE.that(np.array_equal(a, b), what)
 
@@ -1697,7 +1699,7 @@ def _fuse_both_ways(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule
     expected = "buffers as arguments, and numbers for all sizes"
     BREAK.that(not unknown, what, expected=expected, why=why)
     try:
-        results(func, 1)
+        run_in_python(func, 1)
     except (OutOfBounds, NameError) as error:
         what = f"Your program cannot be run: {error}."
         raise BREAK.failed(

@@ -680,8 +680,8 @@ def test_7_4_allows_who_would_not(impl) -> None:
 def test_7_4_whole_programs(impl) -> None:
     """fuse_epilogue, with your parts in it, is right or refuses on hard cases of every kind"""
     for name in (*CLASHES, *HARMLESS, *OF_OTHER_KINDS):
-        mod, how = side_by_side.fused(CASES[name], impl.fuse_epilogue)
-        came = side_by_side.outcome(CASES[name], mod)
+        mod, how = side_by_side.fuse_case(CASES[name], impl.fuse_epilogue)
+        came = side_by_side.judge_module(CASES[name], mod)
         what = f"With your functions, fuse_epilogue is wrong on the hard case “{name}”: {came}."
         expected = "the same numbers as unfused, or a ScheduleError"
         BETWEEN.that(came in ("right", "refused"), what, expected=expected, yours=f"{how}\n{mod}")
@@ -699,7 +699,7 @@ def _try(name: str, condition: str) -> tuple[str, str, str]:
     """What comes of a hard case with the whole guard, and without one condition; and what was said without it."""
     case = CASES[name]
     whole, _ = side_by_side.judge(case, reference.fuse_epilogue)
-    with search.left_out(reference, condition):
+    with search.leave_out(reference, condition):
         return (whole, *side_by_side.judge(case, reference.fuse_epilogue))
 
 
@@ -840,7 +840,7 @@ BREAKS = {
 
 def _draw_programs(impl, count: int) -> list[Case]:
     """The first programs of the learner's generator."""
-    cases = [search.drawn(impl.draw_case, number) for number in range(count)]
+    cases = [search.draw_program(impl.draw_case, number) for number in range(count)]
     expected = "Case(cause, name, value=…) of chapters.kit.cases.hard_cases"
     for case in cases:
         expect.returns(case, Case, "draw_case", "a Case", expected=expected)
@@ -852,7 +852,7 @@ def test_7_7_draws_programs(impl) -> None:
     cases = _draw_programs(impl, LOOKED_AT)
     for number, case in reversed(list(enumerate(cases))):  # so that a counter differs
         _check_program(case)
-        again = search.drawn(impl.draw_case, number)
+        again = search.draw_program(impl.draw_case, number)
         names = [field.name for field in dataclasses.fields(Case)]
         differ = [name for name in names if repr(getattr(case, name)) != repr(getattr(again, name))]
         BREAK.that(
@@ -899,7 +899,7 @@ def _find_first_wrong(cases: list[Case], fuse) -> search.Wrong | None:
     for case in dict.fromkeys(cases):  # a generator draws some programs more than once
         _check_program(case)
         try:
-            if wrong := search.goes_wrong(case, fuse):
+            if wrong := search.find_wrong_numbers(case, fuse):
                 return wrong
         except WroteOutside as error:
             raise _fail_outside(case, str(error)) from None
@@ -910,7 +910,7 @@ def test_7_7_finds_each_fault(impl) -> None:
     """with any one condition left out of your guard the search finds a wrong program, and one for chapter 6"""
     cases = _draw_programs(impl, search.DRAWS)
     for condition in search.CONDITIONS:
-        with search.left_out(impl, condition):
+        with search.leave_out(impl, condition):
             wrong = _find_first_wrong(cases, impl.fuse_epilogue)
         what = f"Without “{condition}”, your fuse_epilogue is right on {search.DRAWS} programs of your generator."
         expected = (

@@ -9,9 +9,9 @@ import numpy as np
 from tvm import s_tir
 
 from chapters.ch07_when_fusion_is_sound.side_by_side import (
+    fuse_case,
     fuse_with_builtin,
-    fused,
-    outcome,
+    judge_module,
     verdicts,
 )
 from chapters.kit.cases.guard_zones import run_compiled
@@ -32,7 +32,7 @@ print("The code of chapter 7 is", describe_owner(7))
 # %%
 ways = []
 for value in ("s + C[wi, wj] - E[wi, wj]", "C[wi, wj] - 3 * s", "T.max(s + C[wi, wj], 0)", "s * s"):
-    mod, told = fused(Case("lab", value, value=value), ours.fuse_epilogue)
+    mod, told = fuse_case(Case("lab", value, value=value), ours.fuse_epilogue)
     ways.append((value, told))
 display(Table(["epilogue", "way and reason"], ways))
 
@@ -41,7 +41,7 @@ display(Table(["epilogue", "way and reason"], ways))
 
 # %%
 case = CASES["a bias minus the sum"]
-scaled, _ = fused(case, ours.fuse_epilogue)
+scaled, _ = fuse_case(case, ours.fuse_epilogue)
 display(diff(case.func, scaled["main"]))
 
 # %% [markdown]
@@ -50,7 +50,7 @@ display(diff(case.func, scaled["main"]))
 # Its step subtracts the current value of D in every iteration.
 
 # %%
-theirs, _ = fused(case, fuse_with_builtin)
+theirs, _ = fuse_case(case, fuse_with_builtin)
 display(show(theirs))
 unfused = run_compiled(s_tir.Schedule(case.func).mod, case.arguments())
 for who, mod in (("ours", scaled), ("built-in", theirs)):
@@ -72,7 +72,7 @@ outer, inner = sch.split(sch.get_loops("matmul")[2], [None, 2])
 sch.reorder(inner, outer)
 print(ours.fuse_epilogue(sch, "matmul", "bias"))
 display(show(sch.mod))
-print("numbers:", outcome(CASES["relu"], sch.mod))
+print("numbers:", judge_module(CASES["relu"], sch.mod))
 
 # %% [markdown]
 # ## In the same order

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import s_tir
 
-from chapters.ch07_when_fusion_is_sound.side_by_side import fuse_with_builtin, fused, judge
+from chapters.ch07_when_fusion_is_sound.side_by_side import fuse_case, fuse_with_builtin, judge
 from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.quiz import Question, outcome
 from chapters.runner.earlier import earlier
@@ -13,7 +13,7 @@ from chapters.runner.earlier import earlier
 
 def _way(case: Case) -> str:
     """The way `fuse_epilogue` takes, or "refused"."""
-    mod, how = fused(case, earlier(7).fuse_epilogue)
+    mod, how = fuse_case(case, earlier(7).fuse_epilogue)
     return how.split(":")[0] if mod is not None else "refused"
 
 

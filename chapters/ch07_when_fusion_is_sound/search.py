@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from chapters.ch07_when_fusion_is_sound.side_by_side import BAD, fused, outcome
+from chapters.ch07_when_fusion_is_sound.side_by_side import BAD, fuse_case, judge_module
 from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cases.hard_cases import Case
 from chapters.runner.earlier import describe_owners, earlier
@@ -39,20 +39,20 @@ class Wrong:
         return f"{self.case.text}\n{_describe_difference(self)}"
 
 
-def drawn(draw_case: Callable[[Draw], Case], number: int) -> Case:
+def draw_program(draw_case: Callable[[Draw], Case], number: int) -> Case:
     """The program number `number` of a generator: the same one each time."""
     return draw_case(random.Random(number).choice)
 
 
-def goes_wrong(case: Case, fuse: Callable) -> Wrong | None:
+def find_wrong_numbers(case: Case, fuse: Callable) -> Wrong | None:
     """What the primitive `fuse` makes of `case`, if that is wrong."""
     try:
-        mod, _ = fused(case, fuse)
+        mod, _ = fuse_case(case, fuse)
     except (tvm.error.InternalError, ValueError):
         return None
     if mod is None:
         return None
-    came = outcome(case, mod)
+    came = judge_module(case, mod)
     return Wrong(case, mod, came) if came in BAD else None
 
 
@@ -64,12 +64,12 @@ def shrink(wrong: Wrong, fuse: Callable) -> Wrong:
         if getattr(wrong.case, one.name) != default:
             simpler = dataclasses.replace(wrong.case, **{one.name: default})
             with contextlib.suppress(Exception):  # not every combination of fields is a program
-                wrong = goes_wrong(simpler, fuse) or wrong
+                wrong = find_wrong_numbers(simpler, fuse) or wrong
     return wrong
 
 
 @contextlib.contextmanager
-def left_out(code: ModuleType, condition: str) -> Iterator[None]:
+def leave_out(code: ModuleType, condition: str) -> Iterator[None]:
     """While it lasts, `code.fuse_epilogue` does not ask for one of its conditions."""
     guard = next(one for one in (code.GUARD, code.GUARD_OF_INIT) if condition in one)
     before = dict(guard)
@@ -103,8 +103,10 @@ def main() -> int:
     opponents |= dict.fromkeys((f"without “{name}”" for name in CONDITIONS), code.fuse_epilogue)
     for title, fuse in opponents.items():
         condition = title.partition("“")[2].rstrip("”")
-        with left_out(code, condition) if condition else contextlib.nullcontext():
-            found = (goes_wrong(drawn(code.draw_case, n), fuse) for n in range(DRAWS))
+        with leave_out(code, condition) if condition else contextlib.nullcontext():
+            found = (
+                find_wrong_numbers(draw_program(code.draw_case, n), fuse) for n in range(DRAWS)
+            )
             first = next(filter(None, found), None)
             print(f"\n--- {title}\n{shrink(first, fuse) if first else 'nothing went wrong'}")
         missed += [title] * (first is None)

@@ -52,7 +52,7 @@ class Verdict:
 # --- one case, in this process --------------------------------------------------------------------
 
 
-def fused(case: Case, fuse: Callable) -> tuple[tvm.IRModule | None, str]:
+def fuse_case(case: Case, fuse: Callable) -> tuple[tvm.IRModule | None, str]:
     """The module after `fuse(sch, "matmul", "bias")` and what it returned; None and the sentence if it refused."""
     sch = s_tir.Schedule(case.func)
     try:
@@ -67,7 +67,7 @@ def fuse_with_builtin(sch: s_tir.Schedule, reduction: str, epilogue: str) -> Non
     sch.fuse_reduction_epilogue(reduction, epilogue)
 
 
-def outcome(case: Case, mod: tvm.IRModule | None) -> str:
+def judge_module(case: Case, mod: tvm.IRModule | None) -> str:
     """Compare `mod` with the case unfused: "right", "refused" where it is None, or one of `BAD`."""
     if mod is None:
         return "refused"
@@ -126,10 +126,10 @@ def _covers(declared, found) -> bool:
 def judge(case: Case, fuse: Callable) -> tuple[str, str]:
     """The result of a case with the primitive `fuse`, and the way that it took or the condition that failed."""
     try:
-        mod, how = fused(case, fuse)
+        mod, how = fuse_case(case, fuse)
     except tvm.error.InternalError:
         return "internal error", ""
-    return outcome(case, mod), how
+    return judge_module(case, mod), how
 
 
 # --- many cases, in children ----------------------------------------------------------------------

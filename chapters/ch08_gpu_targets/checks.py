@@ -175,7 +175,7 @@ def _make_one_kernel(impl) -> tuple[tirx.PrimFunc, str]:
     """The answer's kernel for the size that the goals are for, and its loops as text."""
     func = _schedule(impl).mod["main"]
     try:
-        kernels = goals.launched(func)
+        kernels = goals.list_launches(func)
     except Exception as error:
         raise TILES.failed(
             f"TVM cannot compile your schedule to a GPU kernel: {last_line(error)[:300]}",
@@ -209,7 +209,7 @@ def _check_goal(impl, number: int, read: Section) -> None:
 def test_8_2_is_one_kernel(impl) -> None:
     """one kernel, in 8 or more blocks of 32 to 128 threads"""
     func, loops = _make_one_kernel(impl)
-    ((blocks, threads),) = goals.launched(func)
+    ((blocks, threads),) = goals.list_launches(func)
     TILES.that(
         blocks >= goals.LEAST_BLOCKS,
         f"Your kernel has {count_noun(blocks, 'block')}.",
@@ -237,7 +237,7 @@ def test_8_2_keeps_sums_in_registers(impl) -> None:
         yours=loops,
         why="If a sum is loaded and stored in every step, each multiplication costs two accesses to memory.",
     )
-    found = goals.indexed_at_run_time(func)
+    found = goals.find_run_time_indices(func)
     TILES.that(
         not found,
         f"Your kernel computes at run time which element of {' and '.join(found)} it uses.",
@@ -263,7 +263,7 @@ def observe_8_2(impl):
 
     def used() -> str:
         func, _ = _make_one_kernel(impl)
-        return f"{goals.use_of(func)} {goals.requested_by_buffer(func)} {goals.indexed_at_run_time(func)}"
+        return f"{goals.use_of(func)} {goals.requested_by_buffer(func)} {goals.find_run_time_indices(func)}"
 
     def first() -> str:
         func, _ = _make_one_kernel(impl)
@@ -436,7 +436,7 @@ def _make_decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
 def _count_biases(impl, target: tvm.target.Target, backwards: bool) -> list[float]:
     """By what number the biases are multiplied in the result, if all weights are 0: each number once, rounded."""
     _, n, k = ROW
-    given = gpu.arrays(1, n, k, "float32")
+    given = gpu.draw_arrays(1, n, k, "float32")
     given[1][...] = 0
     given[2][-1] = 2e37  # 32 of it are more than a float32 holds
     gpu.launch(_make_decode(impl, ROW, "float32"), given, target, backwards, DECODE)

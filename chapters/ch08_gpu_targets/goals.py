@@ -97,14 +97,14 @@ def _count_requested(access: Access) -> int:
     return warps * access.sectors * SECTOR_BYTES
 
 
-def launched(func: tirx.PrimFunc) -> list[tuple[int, int]]:
+def list_launches(func: tirx.PrimFunc) -> list[tuple[int, int]]:
     """(blocks, threads per block) of each kernel of `func`."""
     return [
         (threads_of(device, "blockIdx"), threads_of(device)) for device in lower_kernel(func, CUDA)
     ]
 
 
-def indexed_at_run_time(func: tirx.PrimFunc) -> list[str]:
+def find_run_time_indices(func: tirx.PrimFunc) -> list[str]:
     """The buffers of scope "local" of which a sum's update uses an element whose index is not a constant.
 
     Registers cannot hold such a buffer. Loops that only set or store one are left out: NVIDIA's compiler unrolls them.

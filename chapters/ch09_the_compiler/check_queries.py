@@ -22,7 +22,7 @@ def unscheduled(mod: tvm.IRModule) -> list[str]:
 # --- Relax ----------------------------------------------------------------------------------------
 
 
-def calls_of(mod: tvm.IRModule, *names: str) -> int:
+def count_calls(mod: tvm.IRModule, *names: str) -> int:
     """How often the operators `names` are called in the Relax functions of `mod`."""
     wanted = [tvm.ir.Op.get(name) for name in names]
     return sum(call.op in wanted for call in calls_of_module(mod))
@@ -34,7 +34,7 @@ def operators(mod: tvm.IRModule, name: str) -> list[str]:
     return sorted(found - {"relax.call_tir", "relax.call_tir_inplace"})
 
 
-def launches(mod: tvm.IRModule, name: str) -> int:
+def count_launches(mod: tvm.IRModule, name: str) -> int:
     """How many kernels the Relax function `name` calls, in any form; functions that compute shapes do not count."""
     found = 0
     for call in calls_in(mod[name]):
@@ -44,7 +44,7 @@ def launches(mod: tvm.IRModule, name: str) -> int:
     return found
 
 
-def sizes_of(mod: tvm.IRModule) -> list[int]:
+def storage_sizes(mod: tvm.IRModule) -> list[int]:
     """Bytes of the storages that `mod` allocates, by the VM's calls or by Relax's own; -1 where that is symbolic."""
     allocations = [tvm.ir.Op.get(f"relax.{kind}.alloc_storage") for kind in ("vm", "memory")]
     sizes = [call.args[0].values[0] for call in calls_of_module(mod) if call.op in allocations]

@@ -32,13 +32,13 @@ from chapters.ch09_the_compiler.check_programs import (
     third,
 )
 from chapters.ch09_the_compiler.check_queries import (
-    calls_of,
+    count_calls,
+    count_launches,
     has_dimension,
     has_loop,
-    launches,
     nests,
     operators,
-    sizes_of,
+    storage_sizes,
     symbols,
     unscheduled,
     vector_lengths,
@@ -242,7 +242,7 @@ def test_9_2_sums_and_norms(impl) -> None:
 
 def test_9_2_launches(impl) -> None:
     """elementwise operators have become one kernel: as few launches as the reference"""
-    want, result = (launches(lower_by(one), "decode") for one in (reference, impl))
+    want, result = (count_launches(lower_by(one), "decode") for one in (reference, impl))
     what = f"After graph_and_lower, a decode step of one layer launches {result} kernels."
     why = "FuseOps groups kernels that AnnotateTIROpPattern has described, and FuseTIR makes one kernel of each group."
     ORDER.that(result <= want, what, expected=f"{want} or fewer", why=why)
@@ -656,7 +656,7 @@ def test_9_5_uses_its_arguments(impl) -> None:
     found = [name for name, func in kernels(result).items() if has_dimension(func, "vocab_size")]
     what = "After fusion_pipeline with a vocab_size in the metadata, kernels still have a symbolic vocab_size."
     ATTACH.equal(found, [], what, why=EXACT)
-    sizes = sizes_of(result)
+    sizes = storage_sizes(result)
     what = (
         "After fusion_pipeline with bounds for all dimensions, a storage still has a symbolic size."
     )
@@ -668,13 +668,13 @@ def test_9_5_reaches_the_vm(impl) -> None:
     """all phases ran, so the virtual machine accepts the module"""
     result = run_pipeline(impl)
     ran = {
-        "graph and lower": launches(result, "decode") <= 14,
+        "graph and lower": count_launches(result, "decode") <= 14,
         "schedule": not unscheduled(result),
-        "memory": calls_of(result, "relax.call_tir") == 0,
-        "vm": calls_of(result, "relax.memory.alloc_storage", "relax.memory.alloc_tensor") == 0,
+        "memory": count_calls(result, "relax.call_tir") == 0,
+        "vm": count_calls(result, "relax.memory.alloc_storage", "relax.memory.alloc_tensor") == 0,
     }
     if not ran["graph and lower"]:
-        own, want = (launches(lower_by(one), "decode") for one in (impl, reference))
+        own, want = (count_launches(lower_by(one), "decode") for one in (impl, reference))
         what = f"Your graph_and_lower, exercise 9.2, leaves {own} kernels; the fault is not in fusion_pipeline."
         wanted = f"{want} or fewer after that phase"
         why = "fusion_pipeline runs your phases, so a mistake in one of them shows here too."
@@ -730,8 +730,8 @@ def observe_9_5(impl):
         made_pass = impl.fusion_pipeline(target, **arguments)
         with current or contextlib.nullcontext():
             result = made_pass(given)
-        same, left = tvm_ffi.structural_equal(given, mod), calls_of(result, "relax.call_tir")
-        held = sorted(dict(result["decode"].attrs)), sorted(kernels(result)), sizes_of(result)
+        same, left = tvm_ffi.structural_equal(given, mod), count_calls(result, "relax.call_tir")
+        held = sorted(dict(result["decode"].attrs)), sorted(kernels(result)), storage_sizes(result)
         return f"{same} {left} {unscheduled(result)} {held} {find_threaded(result)}"
 
     return [
@@ -773,7 +773,7 @@ def count_cost(passes: Sequence[Pass]) -> tuple[int, int] | None:
         rest = run_passes(passes[planned:], middle)
     except (tvm.s_tir.ScheduleError, tvm.error.InternalError):
         return None
-    return launches(rest, "decode"), read_plan(middle).bytes(BOUNDS)
+    return count_launches(rest, "decode"), read_plan(middle).bytes(BOUNDS)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
 from tvm.target import Target
 
-from chapters.ch10_imported_models.exported_norms import NORM, SPELLINGS, edited
+from chapters.ch10_imported_models.exported_norms import NORM, SPELLINGS, edit_module
 from chapters.ch10_imported_models.given import CarelessRMSNorm, cuda_source
 from chapters.checking import expect
 from chapters.checking.expect import Section
@@ -124,7 +124,7 @@ def test_10_1_fires(impl) -> None:
     graphs |= {f"a norm of {sizes}": edits for sizes, edits in SIZES.items()}
     calls = {"nn.rms_norm": 1, "rsqrt": 0, "sqrt": 0}
     for title, edits in graphs.items():
-        _judge_norm(impl, edited(NORM, *edits), title, calls=calls, why=why, read=SPELLED)
+        _judge_norm(impl, edit_module(NORM, *edits), title, calls=calls, why=why, read=SPELLED)
 
 
 def test_10_1_leaves_other_graphs(impl) -> None:
@@ -133,7 +133,7 @@ def test_10_1_leaves_other_graphs(impl) -> None:
     why += "for this graph, or cannot be compiled."
     for other, edits in OTHERS.items():
         title = f"a graph that differs from the norm by “{other}”"
-        _judge_norm(impl, edited(NORM, *edits), title, stays=True, why=why, read=NOT_FIRE)
+        _judge_norm(impl, edit_module(NORM, *edits), title, stays=True, why=why, read=NOT_FIRE)
 
 
 def test_10_1_what_others_read(impl) -> None:
@@ -141,7 +141,7 @@ def test_10_1_what_others_read(impl) -> None:
     more = "out = R.multiply(normalized, w)\n    return out, mean"
     why = "An operator whose result something else reads must stay. The other operators of the norm must go."
     calls = {"mean": 1, "nn.rms_norm": 1, "power": 1, "add": 0, "rsqrt": 0, "multiply": 0}
-    mod = edited(NORM, "out = R.multiply(normalized, w)", more)
+    mod = edit_module(NORM, "out = R.multiply(normalized, w)", more)
     title = "a norm whose mean is a result of the function too"
     _judge_norm(impl, mod, title, calls=calls, why=why, read=SPELLED)
 
@@ -149,7 +149,9 @@ def test_10_1_what_others_read(impl) -> None:
 def observe_10_1(impl):
     mixed = [[edit for one in spellings for edit in SPELLINGS[one]] for spellings in MIXED]
     edits = (), *SPELLINGS.values(), *mixed, *SIZES.values(), *OTHERS.values()
-    return observe_pass(impl.RecognizeRMSNorm, *(edited(NORM, *one) for one in edits), runs=False)
+    return observe_pass(
+        impl.RecognizeRMSNorm, *(edit_module(NORM, *one) for one in edits), runs=False
+    )
 
 
 # --- 10.2 -----------------------------------------------------------------------------------------

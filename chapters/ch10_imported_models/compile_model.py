@@ -121,7 +121,7 @@ def show(name: str) -> None:
         f"\n{compare_costs(mod, lowered, known)}\n"
         "Before: one kernel per imported operator; reshapes launch none. After: the fused kernels."
     )
-    print(f"\n{table_of(lowered, by)}", flush=True)
+    print(f"\n{make_table(lowered, by)}", flush=True)
     run, allowed = compile_module(canonical), tolerance(mod)
     error = largest_error(run(*tensors_of(inputs)), expected, allowed)
     print(
@@ -220,7 +220,7 @@ def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
         raise _refuse(error) from error
 
 
-def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
+def make_table(mod: tvm.IRModule, by: dict[str, str]) -> Table:
     """One row per kernel, sorted by the bytes that it moves. The last column says why the fallback scheduled it."""
     counted = map(kernel_bytes, relax_functions(mod).values())
     launches, moved = (sum(one, Counter()) for one in zip(*counted, strict=True))

@@ -34,7 +34,7 @@ SPELLINGS = {
 }  # fmt: skip
 
 
-def edited(text: str, *pairs: str) -> tvm.IRModule:
+def edit_module(text: str, *pairs: str) -> tvm.IRModule:
     """The module of `text`, in which each first of two strings is replaced by the second."""
     for old, new in zip(pairs[::2], pairs[1::2], strict=True):
         assert old in text
@@ -45,7 +45,7 @@ def edited(text: str, *pairs: str) -> tvm.IRModule:
 def main() -> None:
     """Print all graphs."""
     for name, edits in {"as exported": (), **SPELLINGS}.items():
-        print(f"# {name}\n{edited(NORM, *edits)['main'].script()}\n")
+        print(f"# {name}\n{edit_module(NORM, *edits)['main'].script()}\n")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ for name, run in runs.items():
 
 # %%
 kernels = {
-    name: layers.compiled(graph)
+    name: layers.compile_layer(graph)
     for name, graph in (("imported", imported), ("canonical", canonical))
 }
 board = earlier(1).scoreboard

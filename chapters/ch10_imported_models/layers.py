@@ -10,7 +10,7 @@ from chapters.runner.earlier import earlier
 LLVM = tvm.target.Target("llvm")
 
 
-def compiled(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
+def compile_layer(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
     """Return (the kernels of `mod` before they get schedules, the name of the pass that schedules each), for a CPU."""
     phases = earlier(9).phases(LLVM)
     lowered, first = trace_schedulers(mod, [*phases["attach"], *phases["graph and lower"]], LLVM)

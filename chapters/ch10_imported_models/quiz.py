@@ -65,7 +65,7 @@ def _operators(mod: tvm.IRModule) -> list[str]:
 def _launches(mod: tvm.IRModule) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        lowered, _ = layers.compiled(mod)
+        lowered, _ = layers.compile_layer(mod)
     return str(len(calls_in(lowered["main"])))
 
 
@@ -80,7 +80,7 @@ def _half() -> str:
 
 def _transposes_at_run_time() -> str:
     mod = earlier(10).canonicalize()(relax_module(PRODUCT, W=_weight(24, 40)))
-    lowered, by = layers.compiled(mod)
+    lowered, by = layers.compile_layer(mod)
     names = [gvar.name_hint for gvar in lowered.get_global_vars()]
     if any("transpose" in name for name in names):
         return "one kernel per call"
@@ -122,7 +122,7 @@ def _took() -> str:
 def _scheduled_the_scores() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        _, by = layers.compiled(relax_module(SCORES))
+        _, by = layers.compile_layer(relax_module(SCORES))
     return next(name for kernel, name in by.items() if "matmul" in kernel)
 
 

@@ -71,8 +71,8 @@ print(by_hand[:8])
 
 # %%
 n, k = 576, 1536  # the down projection of SmolLM2-135M
-lowered = layer.lowered(layer.layer(n=n, k=k))
-fused = layer.fused(lowered, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
+lowered = layer.lower(layer.layer(n=n, k=k))
+fused = layer.fuse(lowered, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
 display(diff(lowered["main"], fused["main"]))
 
 # %% [markdown]
@@ -107,8 +107,8 @@ def instructions(machine: str, cpu: str, lanes: int, name: str, exact: bool) -> 
     triple = f"{machine}-linux-gnu"
     target = Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu})
     form = PackedLayout(4, 32, True, "float16", lanes)
-    mod = layer.lowered(layer.layer(n=64, k=96, form=form))
-    mod = layer.fused(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
+    mod = layer.lower(layer.layer(n=64, k=96, form=form))
+    mod = layer.fuse(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
     mod = ScheduleQuantizedMatmuls(target, ours.multiply_codes, exact)(mod)
     (func,) = (f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc))
     built = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
@@ -137,8 +137,8 @@ matrix = read_quantized_rows("Q4_1", random_matrix(n, k))
 x, r = (random.standard_normal((1, size)).astype("float32") for size in (k, n))
 exact_numbers = x.astype("float64") @ matrix.floats().astype("float64").T + r
 for exact in (True, False):
-    mod = layer.lowered(layer.layer(n=n, k=k, form=form))
-    mod = layer.fused(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
+    mod = layer.lower(layer.layer(n=n, k=k, form=form))
+    mod = layer.fuse(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
     mod = ScheduleQuantizedMatmuls(target, ours.multiply_codes, exact)(mod)
     vm = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())
     arrays = map(tvm.runtime.tensor, (x, r, *pack(matrix, form)))
@@ -153,8 +153,8 @@ for exact in (True, False):
 # eight codes, and multiplies them by the matching elements of x. Here is the part of the CUDA source that unpacks.
 
 # %%
-small = layer.lowered(layer.layer(n=64, k=96))
-small = layer.fused(small, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
+small = layer.lower(layer.layer(n=64, k=96))
+small = layer.fuse(small, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
 func = schedule(small["fused_dequantize_NT_matmul_add"], DLIGHT_CUDA)
 program = HostProgram(func, DLIGHT_CUDA)
 (kernel,) = program.kernels.values()

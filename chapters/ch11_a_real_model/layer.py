@@ -74,14 +74,14 @@ def _exported(module: nn.Module, **inputs) -> tvm.IRModule:
     return module.export_tvm(spec={"main": {**inputs, **modes}})[0]
 
 
-def lowered(mod: tvm.IRModule) -> tvm.IRModule:
+def lower(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` with a kernel for each operator: where this chapter's passes begin."""
     first = earlier(3).FuseTransposeMatmul()
     behind = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
     return tvm.transform.Sequential([first, *behind])(mod)
 
 
-def fused(mod: tvm.IRModule, *passes: Pass) -> tvm.IRModule:
+def fuse(mod: tvm.IRModule, *passes: Pass) -> tvm.IRModule:
     """`mod` after `passes`, and after the passes of TVM that put epilogues behind the products."""
     behind = [relax.transform.FuseOps(), relax.transform.FuseTIR()]
     return tvm.transform.Sequential([*passes, *behind, relax.transform.DeadCodeElimination()])(mod)

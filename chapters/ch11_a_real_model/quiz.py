@@ -21,7 +21,7 @@ from chapters.runner.earlier import earlier
 def _kernels(mod: tvm.IRModule) -> list[str]:
     """The kernels that a module launches after this chapter's passes."""
     passes = earlier(11).FuseDequantizeTake(), earlier(11).FuseDequantizeMatmul()
-    fused = layer.fused(layer.lowered(mod), *passes)
+    fused = layer.fuse(layer.lower(mod), *passes)
     return [call.args[0].name_hint for call in given.kernel_calls(fused["main"])]
 
 
@@ -55,11 +55,11 @@ def _odd_size() -> str:
 
 def _passes_without_floats() -> str:
     """The smallest number of this chapter's passes after which no kernel of a model's two ends unpacks alone."""
-    ends, chapter = layer.lowered(layer.ends()), earlier(11)
+    ends, chapter = layer.lower(layer.ends()), earlier(11)
     passes = chapter.FuseDequantizeTake(), chapter.FuseDequantizeMatmul()
     for count in range(len(passes) + 1):
         for chosen in itertools.combinations(passes, count):
-            mod = layer.fused(ends, *chosen)
+            mod = layer.fuse(ends, *chosen)
             if not any(given.unpacks(mod, call) for call in given.kernel_calls(mod["main"])):
                 return str(count)
     return "more"

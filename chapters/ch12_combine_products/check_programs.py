@@ -20,7 +20,7 @@ from tvm import relax, tirx
 
 from chapters.checking.draws import CHOICES
 from chapters.checking.programs import arguments
-from chapters.checking.relax_modules import Module, Value, Writer, in_place, is_small, written
+from chapters.checking.relax_modules import Module, Value, Writer, in_place, is_small, write_module
 from chapters.kit.cases.relax_text import kernel, relax_module
 
 SIZES = (4, 3, 8)  # the last dimension of inputs
@@ -132,7 +132,7 @@ class Products(Writer):
 def programs(draw: Callable) -> Module:
     """A program of a few blocks; in some, all variables have the same name."""
     choices = draw(CHOICES)
-    drawn = written(choices, Products, SIZES, most=16)
+    drawn = write_module(choices, Products, SIZES, most=16)
     if choices.randrange(100) >= 75:
         return Module(with_one_name(drawn.mod), drawn.arguments, drawn.results)
     return drawn

@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from chapters.ch12_combine_products.check_programs import CASES, MUST, STAYS, layer, programs
-from chapters.ch12_combine_products.costs import constant_bytes, launches, lowered
+from chapters.ch12_combine_products.costs import constant_bytes, count_launches, lower
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.judge import observe_pass
@@ -58,8 +58,8 @@ def costs_no_more(
 
     Raises CheckFailed if `after` launches more, or keeps more bytes of constants. section: where to read on.
     """
-    old, new = lowered(before), lowered(after)
-    counts = launches(old), launches(new)
+    old, new = lower(before), lower(after)
+    counts = count_launches(old), count_launches(new)
     section.that(
         counts[1] <= counts[0],
         f"After {WHOSE}, the compiled program launches {counts[1]} kernels, and {counts[0]} without it.",
@@ -98,7 +98,7 @@ def test_12_1_fires(impl) -> None:
             found.append(costs_no_more(old, new))
 
         _judge(transform, impl._path, title, case, SPECIFICATION, note)
-        counts = found[0] if found else [launches(lowered(case.mod))] * 2  # nothing has changed
+        counts = found[0] if found else [count_launches(lower(case.mod))] * 2  # nothing has changed
         what = f"{WHOSE} saves no launch in a program that it must change: {title}."
         SPECIFICATION.that(
             counts[1] < counts[0],

@@ -14,7 +14,7 @@ from chapters.kit.measure.pass_trace import LAUNCHING
 from solutions.ch09_the_compiler.pipeline import phases
 
 
-def lowered(mod: tvm.IRModule) -> tvm.IRModule:
+def lower(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` as the kernels that chapter 9's pipeline makes of it, for a CPU."""
     return _lowered(tvm_ffi.StructuralKey(mod.clone()))
 
@@ -25,7 +25,7 @@ def _lowered(program: tvm_ffi.StructuralKey) -> tvm.IRModule:
         return tvm.transform.Sequential(phases(QUICK)["graph and lower"])(program.key)
 
 
-def launches(mod: tvm.IRModule) -> int:
+def count_launches(mod: tvm.IRModule) -> int:
     """The calls of kernels in the code of a lowered module."""
     names = (call.op.name for call in calls_of_module(mod) if isinstance(call.op, tvm.ir.Op))
     return sum(name in LAUNCHING for name in names)

@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from chapters.ch12_combine_products.costs import launches, lowered
+from chapters.ch12_combine_products.costs import count_launches, lower
 from chapters.kit.cases.relax_text import relax_module
 
 
@@ -69,5 +69,5 @@ def outcome(transform: Callable[[tvm.IRModule], tvm.IRModule], mod: tvm.IRModule
     results = [[one.numpy() for one in machine["main"](*given)] for machine in machines]
     if not all(np.allclose(a, b, atol=1e-2) for a, b in zip(*results, strict=True)):
         return "wrong numbers"
-    counts = [launches(lowered(one)) for one in (mod, after)]
+    counts = [count_launches(lower(one)) for one in (mod, after)]
     return "{} launches before, {} after".format(*counts)

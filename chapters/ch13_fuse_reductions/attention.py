@@ -98,7 +98,7 @@ def attention(rows: int, keys: int, depth: int, width: int) -> tirx.PrimFunc:
 def unfused(
     rows: int, keys: int, depth: int, width: int, *, by_rows: bool = False
 ) -> s_tir.Schedule:
-    """The five blocks, in loops as good as those of `fused`. by_rows: all five for one row after the other."""
+    """The five blocks, in loops as good as those of `fuse_attention`. by_rows: all five for one row after the other."""
     sch = s_tir.Schedule(attention(rows, keys, depth, width))
     if by_rows:
         row = sch.get_loops("divide")[0]
@@ -113,7 +113,9 @@ def unfused(
     return sch
 
 
-def fused(rows: int, keys: int, depth: int, width: int, answer: ModuleType) -> s_tir.Schedule:
+def fuse_attention(
+    rows: int, keys: int, depth: int, width: int, answer: ModuleType
+) -> s_tir.Schedule:
     """The two sums in the loop of the maximum, by `answer.fuse_reductions`, and each score made where it is used.
 
     TILE scores are made at once if TILE divides `keys`, else one.
@@ -160,7 +162,7 @@ def allocated(sch: s_tir.Schedule) -> int:
     return total
 
 
-def numbers(rows: int, keys: int, depth: int, width: int, seed: int) -> tuple[np.ndarray, ...]:
+def draw_inputs(rows: int, keys: int, depth: int, width: int, seed: int) -> tuple[np.ndarray, ...]:
     """Random Q, K and V in float32, Q divided by the square root of `depth`."""
     random = np.random.default_rng(seed)
     q, k, v = (
@@ -170,7 +172,9 @@ def numbers(rows: int, keys: int, depth: int, width: int, seed: int) -> tuple[np
     return (q / np.sqrt(np.float32(depth))).astype("float32"), k, v
 
 
-def in_float64(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False) -> np.ndarray:
+def compute_exact(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False
+) -> np.ndarray:
     """Attention by NumPy in float64. causal: Q belongs to the last keys, and a row sees no key after its own."""
     q, k, v = (array.astype("float64") for array in (q, k, v))
     scores = q @ k

@@ -57,9 +57,9 @@ def show_results() -> SourcedTable:
 
 def _check_attention(out: np.ndarray, arrays: tuple[np.ndarray, ...], **how) -> float:
     """The largest error; ValueError if it is no rounding."""
-    from chapters.ch13_fuse_reductions.attention import in_float64
+    from chapters.ch13_fuse_reductions.attention import compute_exact
 
-    error = float(np.abs(out - in_float64(*arrays, **how)).max())
+    error = float(np.abs(out - compute_exact(*arrays, **how)).max())
     if not error < 1e-4:
         raise ValueError(f"wrong numbers: off by {error}")
     return error
@@ -69,18 +69,18 @@ def ours(rows, keys, width, seed):
     """The five blocks, and the fused loop; the primitive is the learner's if it passes its checks."""
     import tvm
 
-    from chapters.ch13_fuse_reductions.attention import fused, numbers, unfused
+    from chapters.ch13_fuse_reductions.attention import draw_inputs, fuse_attention, unfused
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
 
     sizes = rows, keys, width, width
-    arrays = numbers(*sizes, seed)
+    arrays = draw_inputs(*sizes, seed)
     inputs = [in_numpy_memory(array) for array in arrays]
     found = {}
     programs = {
         "unfused": unfused(*sizes),
         "unfused, row by row": unfused(*sizes, by_rows=True),
-        "fused": fused(*sizes, earlier(13)),
+        "fused": fuse_attention(*sizes, earlier(13)),
     }
     for name, sch in programs.items():
         kernel = tvm.compile(sch.mod, target=llvm_host()["target"])["main"]
@@ -96,7 +96,7 @@ def chat_baseline(rows, keys, width, seed):
     import tvm
     from tvm import tirx
 
-    from chapters.ch13_fuse_reductions.attention import numbers
+    from chapters.ch13_fuse_reductions.attention import draw_inputs
     from chapters.kit.chat.attention import attention_kernel
     from chapters.kit.chat.cache_layout import LANES
     from chapters.kit.decoder.llama_config import LlamaConfig
@@ -116,7 +116,7 @@ def chat_baseline(rows, keys, width, seed):
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     kernel = tvm.compile(mod, target=llvm_host()["target"])["main"]
 
-    q, k, v = numbers(rows, keys, width, width, seed)
+    q, k, v = draw_inputs(rows, keys, width, width, seed)
     values = v.reshape(keys // LANES, LANES, width)
     lanes_last = k.T.reshape(keys // LANES, LANES, width).transpose(0, 2, 1)
     cache = np.stack([part.reshape(-1, 1, LANES * width) for part in (lanes_last, values)], axis=1)

@@ -314,12 +314,12 @@ def test_13_1_attention_stores_no_scores(impl) -> None:
     """attention has right numbers, and memory for one score instead of all"""
     for sizes in ((1, 1, 1, 1), (2, 3, 2, 2), (5, 7, 3, 4), (3, 16, 4, 1)):
         sch = _fuse_attention(impl, sizes)
-        q, k, v = attention.numbers(*sizes, seed=1)
+        q, k, v = attention.draw_inputs(*sizes, seed=1)
         out = np.full((sizes[0], sizes[3]), 77, "float32")
         *_, yours = run_compiled(sch.mod, [q, k, v, out])
         NUMBERS.close(
             yours,
-            attention.in_float64(q, k, v),
+            attention.compute_exact(q, k, v),
             f"{MAKES}, of {_name_sizes(sizes)}, gives other numbers.",
             rtol=1e-4,
         )
@@ -344,7 +344,7 @@ def _name_sizes(sizes) -> str:
 def _fuse_attention(impl, sizes) -> s_tir.Schedule:
     try:
         with limit_time(4 * SECONDS):
-            return attention.fused(*sizes, impl)
+            return attention.fuse_attention(*sizes, impl)
     except (NotImplementedError, CheckFailed):
         raise
     except TookTooLong:
@@ -363,7 +363,7 @@ def _fuse_attention(impl, sizes) -> s_tir.Schedule:
 def test_13_1_attention_is_not_slower(impl) -> None:
     """the fused attention takes at most twice as long as the unfused one"""
     sizes = (32, 1024, 64, 64)
-    q, k, v = attention.numbers(*sizes, seed=2)
+    q, k, v = attention.draw_inputs(*sizes, seed=2)
     calls = {}
     for name, sch in (
         ("fused", _fuse_attention(impl, sizes)),
@@ -374,7 +374,7 @@ def test_13_1_attention_is_not_slower(impl) -> None:
         tensors = [*map(tvm.runtime.tensor, (q, k, v)), out]
         calls[name] = partial(kernel, *tensors)
         calls[name]()
-        right = attention.in_float64(q, k, v)
+        right = attention.compute_exact(q, k, v)
         NUMBERS.close(
             out.numpy(),
             right,

@@ -44,7 +44,7 @@ def _name_kind(func: object) -> str:
     )
 
 
-def attaches(
+def check_attaches(
     transform: Callable,
     mod: tvm.IRModule,
     whose: str,

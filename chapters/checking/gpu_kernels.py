@@ -30,7 +30,7 @@ LANES = (
 )
 
 
-def arrays(
+def draw_arrays(
     m: int, n: int, k: int, dtype: str, seed: int = 0, out: str = "float32"
 ) -> list[np.ndarray]:
     """A (m, k), B (n, k), C (n,) of random numbers, and D (m, n) of not-a-number, of the dtype `out`.
@@ -128,7 +128,7 @@ def layer(
     """Run `func`, a linear layer of `size` (m, n, k), with every engine there is, and compare; the last launches."""
     launches: list[Launch] = []
     for seed, (how, target, backwards) in enumerate(engines(dtype, wgsl=wgsl)):
-        given = arrays(*size, dtype, seed)
+        given = draw_arrays(*size, dtype, seed)
         launches = launch(func, given, target, backwards, read)
         _check_numbers(given[3], given, how, why, read)
     return launches
@@ -136,7 +136,7 @@ def layer(
 
 def digest(func: tirx.PrimFunc, size: tuple[int, int, int], dtype: str) -> str:
     """Some numbers of the result in one order of the threads, rounded, or what went wrong: to tell answers apart."""
-    given = arrays(*size, dtype)
+    given = draw_arrays(*size, dtype)
     for array in given[:2]:  # to halves, so that sums are exact in any order
         array[...] = np.round(array.astype("float32") * 2) / 2
     given[2][...] = np.round(given[2])

@@ -438,10 +438,10 @@ class Writer:
 @st.composite
 def modules(draw: Callable) -> Module:
     """A module of a few blocks of operators on one to three inputs."""
-    return written(draw(CHOICES), Writer, HIDDEN)
+    return write_module(draw(CHOICES), Writer, HIDDEN)
 
 
-def written(
+def write_module(
     choices: random.Random, kind: type[Writer], sizes: Sequence[int], most: int = 6
 ) -> Module:
     """The module that a writer of that kind makes of `choices`.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from chapters.code_owner import WHOSE
 from chapters.runner.course import ROOT, Chapter, chapters
-from chapters.runner.learner_file import stub_text
+from chapters.runner.learner_file import make_stub
 from chapters.runner.progress import DATA
 
 PARTS = ("chapters", "solutions", "tests", "docs")
@@ -56,7 +56,7 @@ class FreshCopy:
             )
         shutil.copy(ROOT / "pyproject.toml", self.root)
         for chapter in chapters():
-            self.file(chapter).write_text(stub_text(chapter), encoding="utf-8", newline="\n")
+            self.file(chapter).write_text(make_stub(chapter), encoding="utf-8", newline="\n")
         return self
 
     def __exit__(self, *_) -> None:

@@ -39,7 +39,7 @@ from chapters.runner.regions import (
 BEGIN_LINE = re.compile(BEGIN.pattern, re.MULTILINE)
 
 
-def stub_text(chapter: Chapter) -> str:
+def make_stub(chapter: Chapter) -> str:
     """The text of the file that a learner of `chapter` starts from."""
     return _stub_text(chapter, chapter.solution.read_text(encoding="utf-8"))
 
@@ -67,7 +67,7 @@ def _make_todo(begin: str) -> list[str]:
 
 def find_untouched(chapter: Chapter, text: str) -> set[str]:
     """The exercises of `chapter` whose regions in `text` are still as the stub has them."""
-    blank = regions(stub_text(chapter))
+    blank = regions(make_stub(chapter))
     try:
         learners = regions(text)
     except CourseError:  # markers that do not pair
@@ -130,7 +130,7 @@ def write_file(
 def note_origin(chapter: Chapter) -> None:
     """Record that the learner's file is made from the course as it is now, if anything can be recorded."""
     with contextlib.suppress(OSError):
-        progress.update(chapter.short, made_from=short_digest(stub_text(chapter).encode()))
+        progress.update(chapter.short, made_from=short_digest(make_stub(chapter).encode()))
 
 
 def put_aside(chapter: Chapter, exercise_ids: Iterable[str]) -> None:
@@ -154,7 +154,7 @@ def make_missing() -> list[Path]:
     for chapter in chapters():
         if not chapter.solution.exists() or chapter.stub.exists():
             continue
-        if create_file(chapter.stub, stub_text(chapter).encode()):
+        if create_file(chapter.stub, make_stub(chapter).encode()):
             note_origin(chapter)
             made.append(chapter.stub)
         elif not chapter.stub.exists():  # a link that leads nowhere
@@ -175,7 +175,7 @@ def keep_answers(of: Iterable[Chapter] | None = None) -> None:
                 continue
             if is_newest_copy(chapter, content) or not content.strip():
                 continue
-            if read_loosely(chapter.stub) != stub_text(chapter):
+            if read_loosely(chapter.stub) != make_stub(chapter):
                 keep_copy(chapter)
         except FileNotFoundError:
             continue
@@ -194,7 +194,7 @@ def find_answered(chapter: Chapter, text: str) -> set[str]:
     if not text.strip():
         return set()
     try:
-        learners, blank = regions(text), regions(stub_text(chapter))
+        learners, blank = regions(text), regions(make_stub(chapter))
     except CourseError:  # markers that do not pair
         return every
     unchanged = {key for key, body in learners.items() if body == blank.get(key) or _is_todo(body)}
@@ -242,7 +242,7 @@ def is_outdated(chapter: Chapter) -> bool:
     """Whether the course has changed what surrounds the regions since the learner's file was made."""
     made_from = progress.read().get(chapter.short, {}).get("made_from")
     known = made_from is not None and chapter.stub.exists()
-    return known and made_from != short_digest(stub_text(chapter).encode())
+    return known and made_from != short_digest(make_stub(chapter).encode())
 
 
 def move_answers(chapter: Chapter) -> str:
@@ -252,7 +252,7 @@ def move_answers(chapter: Chapter) -> str:
     taken from the new file. Raises CourseError, naming the file, if its BEGIN and END lines do not pair, or an exercise
     has more or fewer regions than in the new file.
     """
-    text, fresh = read_source(chapter.stub), stub_text(chapter)
+    text, fresh = read_source(chapter.stub), make_stub(chapter)
     try:
         learners = regions(text)
         begun = {
@@ -267,7 +267,7 @@ def move_answers(chapter: Chapter) -> str:
 
 def describe_moves(chapter: Chapter, text: str) -> list[str]:
     """Sentences on the answers in `text` that `move_answers` gives another number, or leaves out, and why."""
-    fresh = stub_text(chapter)
+    fresh = make_stub(chapter)
     found, functions, learners = _match_functions(fresh, text), _find_functions(text), regions(text)
     moved = [f"{old} is {new}" for new, old in found.items() if old != new]
     unmarked = [e.id for e in chapter.exercises if e.id not in found and _defines(text, e.name)]

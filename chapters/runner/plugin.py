@@ -26,7 +26,7 @@ from chapters.runner.course import ROOT, Chapter, CourseError, Exercise, chapter
 from chapters.runner.engine import FINE, Engine, checks_of
 from chapters.runner.exercise_report import ExerciseReport
 from chapters.runner.terminal import bar
-from chapters.runner.versions import MEND, installed, wrong_versions
+from chapters.runner.versions import MEND, installed_version, wrong_versions
 
 # what tests in this process call; the files in chapters/ are checked in processes of their own
 set_owner(REFERENCE)
@@ -167,7 +167,7 @@ def _is_asked_for(config: pytest.Config, tree: str) -> bool:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     lines = [
-        f"TVM {installed('apache-tvm')}, tvm-ffi {installed('apache-tvm-ffi')}, {platform.system()} "
+        f"TVM {installed_version('apache-tvm')}, tvm-ffi {installed_version('apache-tvm-ffi')}, {platform.system()} "
         f"{platform.machine()}; a check runs on the CPU unless it says otherwise",
         *(f"!! {sentence}: {MEND}" for sentence in wrong_versions()),
     ]

@@ -35,7 +35,7 @@ def read_source(path: Path) -> str:
         ) from None
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """The lines of `text` as Python counts them; `splitlines` also cuts at form feeds and the like."""
     return text.removesuffix("\n").split("\n")
 
@@ -51,7 +51,7 @@ def map_regions(text: str, replace: Replace) -> str:
     out: list[str] = []
     opened: tuple[str, str, int] | None = None
     body: list[str] = []
-    for number, line in enumerate(lines_of(text), 1):
+    for number, line in enumerate(split_lines(text), 1):
         begin, end = BEGIN.match(line), END.match(line)
         if begin:
             if opened:
@@ -91,7 +91,7 @@ def regions(text: str) -> dict[str, list[str]]:
 
 def find_first_line(text: str, exercise_id: str) -> int:
     """The line number of the first region of `exercise_id` in `text`; 1 if it has none."""
-    for number, line in enumerate(lines_of(text), 1):
+    for number, line in enumerate(split_lines(text), 1):
         begin = BEGIN.match(line)
         if begin and begin["id"] == exercise_id:
             return number

@@ -16,7 +16,7 @@ def pins() -> dict[str, str]:
     return dict(re.findall(r'"([A-Za-z0-9_.-]+)==([^"]+)"', text))
 
 
-def installed(package: str) -> str:
+def installed_version(package: str) -> str:
     """The installed version of a package, "" if there is none."""
     try:
         return metadata.version(package)
@@ -28,7 +28,7 @@ def wrong_versions() -> list[str]:
     """One sentence for each pinned package that is missing or of another version."""
     sentences = []
     for package, wanted in pins().items():
-        found = installed(package)
+        found = installed_version(package)
         if found != wanted:
             says = f"{package} {found} is installed" if found else f"{package} is not installed"
             sentences.append(f"{says}; the course needs {wanted}")

@@ -25,7 +25,7 @@ from mkdocs_jupyter.config import settings as notebook_settings
 from chapters.kit import draw
 from chapters.kit.ir import ir_diff
 from chapters.runner import course
-from chapters.runner.learner_file import make_missing, stub_text
+from chapters.runner.learner_file import make_missing, make_stub
 from docs.pages import outputs, plots
 from docs.pages.course_map import PATH_NAMES
 from docs.pages.exercises import complete_exercises
@@ -139,7 +139,7 @@ def _add_chapter(chapter, files, config, repository: Repository) -> list[Path]:
 
 def _add_sources(linked, files, config, repository: Repository) -> None:
     # a learner's file is shown as everybody starts from it
-    stubs = {chapter.stub: stub_text(chapter) for chapter in _chapters.values()}
+    stubs = {chapter.stub: make_stub(chapter) for chapter in _chapters.values()}
     for path in dict.fromkeys(linked):
         uri = repository.uri(path)
         if uri and uri.startswith("source/"):

@@ -11,8 +11,8 @@ import re
 from itertools import pairwise
 
 from chapters.runner.course import PATHS
-from chapters.runner.learner_file import stub_text
-from chapters.runner.regions import BEGIN, END, lines_of
+from chapters.runner.learner_file import make_stub
+from chapters.runner.regions import BEGIN, END, split_lines
 from docs.pages.course_map import PATH_NAMES
 from docs.pages.fences import fence_code, mark_prose
 
@@ -29,7 +29,7 @@ def complete_exercises(markdown: str, chapter) -> str:
     prose = mark_prose(lines)
     found = [(n, HEADING.match(line)) for n, line in enumerate(lines) if prose[n]]
     headings = [(number, match) for number, match in found if match]
-    code = extract_stubs(stub_text(chapter))
+    code = extract_stubs(make_stub(chapter))
     for number, match in reversed(headings):
         exercise = chapter.exercise(match["id"])
         end = number + 1
@@ -65,7 +65,7 @@ def extract_stubs(stub: str) -> dict[str, str]:
 
     A region that no function or class holds, as a capstone's, is left out.
     """
-    lines, tree = lines_of(stub), ast.parse(stub)
+    lines, tree = split_lines(stub), ast.parse(stub)
     found: dict[str, list[str]] = {}
     for number, line in enumerate(lines, 1):
         if not (begin := BEGIN.match(line)):

@@ -10,7 +10,7 @@ from tvm import relax
 
 from chapters.ch02_attach_metadata.checks import Mixed
 from chapters.ch02_attach_metadata.given import ENTRY_POINTS, AttachSequenceLengthPaddingFactor
-from chapters.checking.attributes import attaches
+from chapters.checking.attributes import check_attaches
 from chapters.checking.expect import Section
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
@@ -37,7 +37,7 @@ def _bounded() -> tvm.IRModule:
 
 
 def test_every_function_asks_for_its_outputs_to_be_planned():
-    attaches(AttachMemoryPlanAttr(), Mixed, "the pass", lambda _: {PLAN_OUTPUT: True}, PAGE)
+    check_attaches(AttachMemoryPlanAttr(), Mixed, "the pass", lambda _: {PLAN_OUTPUT: True}, PAGE)
     assert (
         plan_storage(_bounded()).unplanned
         and not plan_storage(AttachMemoryPlanAttr()(_bounded())).unplanned
@@ -49,7 +49,9 @@ def test_named_relax_functions_get_their_hints():
     hints = {"decode_step": ["m", "n"], "helper": ["n"]}
     more = {name: ["n"] for name in ("prefill", "sampler", "batch_decode")}
     a_pass = AttachCUDAGraphSymbolicCaptureHints(hints | more)
-    attaches(a_pass, Mixed, "the pass", lambda f: {HINTS: hints[f]} if f in hints else {}, PAGE)
+    check_attaches(
+        a_pass, Mixed, "the pass", lambda f: {HINTS: hints[f]} if f in hints else {}, PAGE
+    )
 
 
 def test_later_changes_to_the_hints_do_not_change_the_pass():
@@ -57,7 +59,9 @@ def test_later_changes_to_the_hints_do_not_change_the_pass():
     a_pass = AttachCUDAGraphSymbolicCaptureHints(hints)
     hints["decode"].append("m")
     hints["helper"] = ["n"]
-    attaches(a_pass, Mixed, "the pass", lambda f: {HINTS: ["n"]} if f == "decode" else {}, PAGE)
+    check_attaches(
+        a_pass, Mixed, "the pass", lambda f: {HINTS: ["n"]} if f == "decode" else {}, PAGE
+    )
 
 
 def test_stages_belong_to_the_ten_entry_points():
@@ -72,7 +76,7 @@ def test_stages_belong_to_the_ten_entry_points():
     functions = (f'def {f}(x: ("n", 16)):\n    out = R.exp(x)\n' for f in (*ENTRY_POINTS, *others))
     for mod in (relax_module("".join(functions)), Mixed):
         a_pass = AttachPipelineParallelStages(4)
-        attaches(a_pass, mod, "it", lambda f: {STAGES: 4} if f in ENTRY_POINTS else {}, PAGE)
+        check_attaches(a_pass, mod, "it", lambda f: {STAGES: 4} if f in ENTRY_POINTS else {}, PAGE)
 
 
 def test_a_function_has_at_least_one_stage():

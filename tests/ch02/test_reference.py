@@ -12,7 +12,7 @@ from solutions.ch02_attach_metadata.attach_support_info import crossing_tensors
 
 
 def _crossing(func: relax.Function, start: str) -> list[tuple]:
-    found = crossing_tensors(func, checks.vars_named(func, start))
+    found = crossing_tensors(func, checks.find_variables(func, start))
     return [(c.name, c.from_stage, c.to_stages) for c in found]
 
 

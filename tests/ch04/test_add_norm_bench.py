@@ -7,7 +7,7 @@ import pytest
 import tvm
 
 from chapters.ch04_add_rms_norm import bench, registers
-from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, launch, reference
+from chapters.ch04_add_rms_norm.check_cases import RELATIVE, draw_inputs, launch, reference
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
 from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
 from chapters.kit.bench.kernel_counts import COMPILER
@@ -58,7 +58,7 @@ def test_numbers_are_rounded_alike_without_ml_dtypes(dtype):
 @pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
 def test_the_kernels_that_a_gpu_would_be_given_are_right():
     """Up to the launch, which here is executed without a GPU."""
-    arrays = inputs((3, 1, 512), "bfloat16")
+    arrays = draw_inputs((3, 1, 512), "bfloat16")
     exact, rounded = reference(*arrays, bench.EPSILON)
     for func in kernels((3, 1, 512), "bfloat16").values():
         norm, total, launches = launch(func, arrays, CUDA)

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
-from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, reference, run
+from chapters.ch04_add_rms_norm.check_cases import RELATIVE, draw_inputs, reference, run
 from chapters.checking import expect
 from chapters.checking.judge import judge_pass
 from chapters.checking.programs import kernels, operators
@@ -61,7 +61,7 @@ def assert_close(results: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 def draw_arguments() -> list[np.ndarray]:
-    return inputs(SHAPE, "float32")
+    return draw_inputs(SHAPE, "float32")
 
 
 def test_two_norms_of_one_sum_may_be_equal():
@@ -129,7 +129,7 @@ LENGTHS += [(h, dtype) for h in (1, 17, 32, 63, 100003) for dtype in ("float16",
 
 @pytest.mark.parametrize(("hidden", "dtype"), LENGTHS)
 def test_rows_of_any_length(hidden, dtype):
-    assert measure_error(inputs((3, hidden), dtype)) < RELATIVE[dtype]
+    assert measure_error(draw_inputs((3, hidden), dtype)) < RELATIVE[dtype]
 
 
 def measure_error(arrays: list[np.ndarray]) -> float:
@@ -144,7 +144,7 @@ def measure_error(arrays: list[np.ndarray]) -> float:
 @pytest.mark.parametrize("rows", [1, 9])
 def test_rows_longer_than_a_stack(rows):
     """Four megabytes per row; the results of nine rows are stored around the cache."""
-    assert measure_error(inputs((rows, 1 << 20), "float32")) < 5e-5
+    assert measure_error(draw_inputs((rows, 1 << 20), "float32")) < 5e-5
 
 
 @pytest.mark.parametrize("shape", [("n", 64), ("n", "m", 64), (1, "n", 64)])

@@ -19,11 +19,11 @@ from tvm import relax
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, launch, reference
+from chapters.ch04_add_rms_norm.check_cases import RELATIVE, draw_inputs, launch, reference
 from chapters.checking import expect
 from chapters.checking.draws import CHOICES, SAME_EVERYWHERE
 from chapters.checking.programs import kernels
-from chapters.checking.relax_modules import EPSILONS, Module, Value, Writer, written
+from chapters.checking.relax_modules import EPSILONS, Module, Value, Writer, write_module
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.cpu import add_norm_on_cpu
 from chapters.kit.emulator import cuda_on_cpu
@@ -59,7 +59,7 @@ class Pairs(Writer):
 def draw_functions(choices: Random) -> tuple[tvm.IRModule, dict[str, Module]]:
     """A module of one to three functions, and each by its name as a module of its own."""
     parts = {
-        f"f{i}": written(choices, Pairs, (8, 1, 7, 32, 33, 96, 100, 256))
+        f"f{i}": write_module(choices, Pairs, (8, 1, 7, 32, 33, 96, 100, 256))
         for i in range(choices.randint(1, 3))
     }
     functions = {
@@ -143,7 +143,7 @@ def test_a_random_kernel_gives_the_right_numbers_on_cuda(part):
         symbolic = [f"n{i}" if n > 1 else 1 for i, n in enumerate(leading)]
         fused = FuseAddRMSNorm(CUDA)(unfused((*symbolic, hidden), dtype, epsilon))
         (kernel,) = kernels(fused).values()
-        arrays = inputs((*leading, hidden), dtype)
+        arrays = draw_inputs((*leading, hidden), dtype)
         exact, total = reference(*arrays, epsilon)
         for backwards in (False, True):
             norm, got, launches = launch(kernel, arrays, CUDA, backwards)

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import te, tirx
 
 from chapters.ch05_schedules_and_their_limits.check_products import inner_loop
-from chapters.ch05_schedules_and_their_limits.check_products import unscheduled as kernel
+from chapters.ch05_schedules_and_their_limits.check_products import make_unscheduled as kernel
 from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cpu.matmul_tile import has_few_rows, matmul_tile, rows_at_a_time
 from chapters.kit.cpu.vector_registers import vector_registers

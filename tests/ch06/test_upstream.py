@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import s_tir
 from tvm.s_tir.schedule.instruction import InstructionKind
 
-from chapters.ch06_reduction_epilogue.checks import nest, program, results
+from chapters.ch06_reduction_epilogue.checks import nest, program, run_in_python
 from chapters.kit.cases.matmul_bias import matmul_bias
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as reference
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
@@ -31,9 +31,9 @@ def test_decompose_reduction_moves_the_init_over_the_block_that_makes_the_bias()
     fuse_reduction_epilogue(sch, "matmul", "bias")
     rows = sch.get_loops("make")[0]
     sch.reverse_compute_at("matmul", rows)
-    assert np.array_equal(results(func)[-1], results(sch.mod["main"])[-1])
+    assert np.array_equal(run_in_python(func)[-1], run_in_python(sch.mod["main"])[-1])
     sch.decompose_reduction("matmul", rows)
-    assert not np.array_equal(results(func)[-1], results(sch.mod["main"])[-1])
+    assert not np.array_equal(run_in_python(func)[-1], run_in_python(sch.mod["main"])[-1])
 
 
 def test_python_still_registers_no_kind_of_instruction():

@@ -18,7 +18,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 from tvm.target.codegen import llvm_cpu_has_features, llvm_get_system_cpu
 
-from chapters.ch06_reduction_epilogue.checks import in_shared_loops
+from chapters.ch06_reduction_epilogue.checks import share_loops
 from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.ir.parse_alone import from_source
@@ -122,9 +122,9 @@ AHEAD = "a", "b * 2 + a"  # bias reads the sums of another iteration of the loop
 READS_NO_SUM = "T.reads(temp[wi % 2 * 2 : wi % 2 * 2], C[wi]); T.writes(D[wi])"
 CLAIMS = {  # what a block declares
     "matmul writes all sums": lambda: edit_schedule(
-        in_shared_loops(*AHEAD).script(), "T.writes(temp[vi])", "T.writes(temp[0:4])"
+        share_loops(*AHEAD).script(), "T.writes(temp[vi])", "T.writes(temp[0:4])"
     ),
-    "bias reads no sum": lambda: s_tir.Schedule(in_shared_loops(*AHEAD, declared=READS_NO_SUM)),
+    "bias reads no sum": lambda: s_tir.Schedule(share_loops(*AHEAD, declared=READS_NO_SUM)),
 }
 
 
@@ -136,7 +136,7 @@ def test_declarations_are_not_believed_in_shared_loops(fuse, claim):
 
 @pytest.mark.parametrize("fuse", BOTH)
 def test_an_epilogue_between_the_steps_of_its_sum(fuse):
-    between = in_shared_loops("k", "k * 2 + b")
+    between = share_loops("k", "k * 2 + b")
     assert_refused(s_tir.Schedule(between), fuse, "between steps of the sums")
 
 

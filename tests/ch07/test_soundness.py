@@ -88,7 +88,7 @@ def test_the_builtin_does_what_its_docstring_warns_of(name):
     assert (
         "BiasReLU: ``output = max(reduction_result + bias, 0)``" in doc and "per-iteration" in doc
     )
-    mod, _ = side_by_side.fused(case, side_by_side.fuse_with_builtin)
+    mod, _ = side_by_side.fuse_case(case, side_by_side.fuse_with_builtin)
     a, b, c = case.arguments()[:3]
     floor, roof = (-10, 10) if name == "clip" else (0, 10**6)
     sums = np.clip(c if "bias" in name else 0 * c, floor, roof)
@@ -124,8 +124,10 @@ def test_equals_chapter_6_where_that_fuses(name):
 
 def test_bit_for_bit_where_asked():
     case = Case("exact", "float sums", dtype="float32")
-    mod, how = side_by_side.fused(case, lambda sch, *b: fuse_epilogue(sch, *b, reassociate=False))
-    assert how.startswith("last step") and side_by_side.outcome(case, mod) == "right"
+    mod, how = side_by_side.fuse_case(
+        case, lambda sch, *b: fuse_epilogue(sch, *b, reassociate=False)
+    )
+    assert how.startswith("last step") and side_by_side.judge_module(case, mod) == "right"
 
 
 @pytest.mark.parametrize("name", ["relu", "minus a bias", "a bias minus the sum"])
@@ -149,7 +151,7 @@ def test_flags_stay_right(name):
     with pytest.raises(s_tir.ScheduleError):
         outer, inner = sch.split(sch.get_loops("matmul")[-1], [None, 2])
         sch.reorder(inner, outer)
-    assert side_by_side.outcome(CASES[name], sch.mod) == "right"
+    assert side_by_side.judge_module(CASES[name], sch.mod) == "right"
 
 
 def test_another_function_of_the_module():
@@ -160,7 +162,7 @@ def test_another_function_of_the_module():
     assert fuse_epilogue(sch, "matmul", "bias").how == "last step"
     assert sch.mod["main"].same_as(mod["main"])
     alone = tvm.IRModule({"main": sch.mod["other"].with_attr("global_symbol", "main")})
-    assert side_by_side.outcome(CASES["relu"], alone) == "right"
+    assert side_by_side.judge_module(CASES["relu"], alone) == "right"
 
 
 @T.prim_func(s_tir=True)
@@ -249,4 +251,4 @@ def test_refuses_lanes_around_whole_sums():
     sch.reorder(k, j)
     sch.vectorize(j)
     assert fuse_epilogue(sch, "matmul", "bias").how == "last step"
-    assert side_by_side.outcome(CASES["relu"], sch.mod) == "right"
+    assert side_by_side.judge_module(CASES["relu"], sch.mod) == "right"

@@ -13,7 +13,7 @@ from chapters.ch08_gpu_targets.thread_schedule import (
     naive_matmul,
     shared_matmul,
 )
-from chapters.checking.gpu_kernels import arrays, exact, layer
+from chapters.checking.gpu_kernels import draw_arrays, exact, layer
 from chapters.kit.bench.kernel_counts import COMPILER, compiler, resource_table
 from chapters.kit.bench.results import load
 from chapters.kit.emulator import cuda_on_cpu
@@ -62,7 +62,7 @@ def test_only_the_lesson_s_large_tile_spills_and_the_file_has_these_counts():
 def test_wider_tiles_of_tensor_cores(overlap):
     size, tile = (128, 128, 64), ch8.WarpTile(128, 128, 32, 64, 32)
     func = ch8.tensor_core_matmul(matmul_bias(*size), tile, overlap)
-    given = arrays(*size, "float16")
+    given = draw_arrays(*size, "float16")
     program = HostProgram(func, CUDA, ASYNCHRONOUS)
     (kernel,) = program.kernels.values()
     assert ("ptx_cp_async" in kernel.source) == overlap
@@ -186,10 +186,10 @@ def test_the_goals_are_a_ladder():
 
 def test_sums_that_are_not_unrolled_are_indexed_at_run_time():
     func = naive_matmul(matmul_bias(16, 16, 8, "float32"), ch8.ThreadTile(8, 8, 8, 2, 2))
-    assert goals.indexed_at_run_time(func) == []
+    assert goals.find_run_time_indices(func) == []
     sch, block = start_from_bias(matmul_bias(16, 16, 8, "float32"))
     sch.cache_write(block, 0, "local")
     for one in (block, sch.get_sblock("D_local")):
         sch.bind(sch.get_loops(one)[0], "blockIdx.x")
-    assert goals.indexed_at_run_time(sch.mod["main"]) == ["D_local"]
-    assert goals.launched(sch.mod["main"]) == [(16, 1), (16, 1)]
+    assert goals.find_run_time_indices(sch.mod["main"]) == ["D_local"]
+    assert goals.list_launches(sch.mod["main"]) == [(16, 1), (16, 1)]

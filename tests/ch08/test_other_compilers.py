@@ -12,7 +12,7 @@ import pytest
 
 from chapters.ch08_gpu_targets import gelu_layers
 from chapters.ch08_gpu_targets import other_compilers as others
-from chapters.checking.gpu_kernels import arrays, exact
+from chapters.checking.gpu_kernels import draw_arrays, exact
 from chapters.kit.bench import gpu_linear_bench
 from chapters.kit.bench.gpu_clock import WrongNumbersError
 from chapters.kit.bench.gpu_linear_bench import Layer
@@ -47,7 +47,7 @@ def test_our_kernel_gives_the_layer_with_gelu():
     from math import erf
 
     tile = TILES[-1]
-    a, b, c, d = arrays(77, 128, 192, "float16", 1, "float16")
+    a, b, c, d = draw_arrays(77, 128, 192, "float16", 1, "float16")
     injected_faults.run_changed(
         gelu_layers.make_kernel(Layer(77, 128, 192, "float16"), tile), [a, b, c, d]
     )

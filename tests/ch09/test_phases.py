@@ -13,11 +13,11 @@ from tvm.target import Target
 
 from chapters.ch09_the_compiler.check_programs import halve, linear
 from chapters.ch09_the_compiler.check_queries import (
-    calls_of,
+    count_calls,
+    count_launches,
     has_loop,
-    launches,
     nests,
-    sizes_of,
+    storage_sizes,
     symbols,
     unscheduled,
     uses_tensor_cores,
@@ -207,12 +207,14 @@ def test_every_other_target_is_a_gpu(kind):
 def test_every_tensor_has_a_place_and_reshapes_are_views():
     before = schedule_decoder(QUICK)
     result = place_tensors(QUICK, before)
-    assert calls_of(result, "relax.call_tir", "relax.call_tir_inplace") == 0
-    assert calls_of(result, "relax.builtin.alloc_tensor") == 0
-    assert launches(result, "decode") < launches(before, "decode")  # without the reshapes
-    tensors = calls_of(result, "relax.memory.alloc_tensor")
-    assert len(sizes_of(result)) < tensors  # several share a storage
-    assert calls_of(result, "relax.memory.kill_storage", "relax.vm.kill_object") > 0
+    assert count_calls(result, "relax.call_tir", "relax.call_tir_inplace") == 0
+    assert count_calls(result, "relax.builtin.alloc_tensor") == 0
+    assert count_launches(result, "decode") < count_launches(
+        before, "decode"
+    )  # without the reshapes
+    tensors = count_calls(result, "relax.memory.alloc_tensor")
+    assert len(storage_sizes(result)) < tensors  # several share a storage
+    assert count_calls(result, "relax.memory.kill_storage", "relax.vm.kill_object") > 0
 
 
 @pytest.mark.parametrize("target, wanted", [(CUDA, True), (QUICK, False)], ids=["cuda", "cpu"])
@@ -225,4 +227,4 @@ def test_graphs_are_captured_for_cuda_alone(target, wanted):
 def test_behind_a_branch_no_tensor_lies_in_memory_of_one_branch(target):
     result = place_tensors(target, after_phases(Branches, target))
     assert relax.analysis.check_well_formed(result)
-    assert calls_of(result, "relax.memory.kill_tensor", "relax.memory.kill_storage") > 0
+    assert count_calls(result, "relax.memory.kill_tensor", "relax.memory.kill_storage") > 0

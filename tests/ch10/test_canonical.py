@@ -7,7 +7,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.ch10_imported_models.exported_norms import NORM, SPELLINGS, edited
+from chapters.ch10_imported_models.exported_norms import NORM, SPELLINGS, edit_module
 from chapters.checking.expect import run
 from chapters.checking.judge import judge_pass
 from chapters.checking.programs import arguments, operators
@@ -131,13 +131,13 @@ def recognize_norms(mod: tvm.IRModule) -> list[str]:
 
 @pytest.mark.parametrize("spelling", ["as exported", "weight first", "weight + 1", "3 dimensions"])
 def test_the_weight_is_part_of_the_norm(spelling):
-    found = recognize_norms(edited(NORM, *SPELLINGS.get(spelling, ())))
+    found = recognize_norms(edit_module(NORM, *SPELLINGS.get(spelling, ())))
     assert set(found) <= {"nn.rms_norm", "add"} and found.count("nn.rms_norm") == 1
 
 
 @pytest.mark.parametrize("factor", NOT_WEIGHTS)
 def test_other_factors_stay_outside(factor):
-    assert recognize_norms(edited(NORM, *NOT_WEIGHTS[factor])) == ["nn.rms_norm", "multiply"]
+    assert recognize_norms(edit_module(NORM, *NOT_WEIGHTS[factor])) == ["nn.rms_norm", "multiply"]
 
 
 def test_a_norm_over_rows_keeps_its_weight_outside():
@@ -152,12 +152,12 @@ def main(x: (8, 8), w: (8,)):
 
 def test_a_layer_norm_is_the_rms_norm_of_the_centred_tensor():
     centred = "centred = R.subtract(x, R.mean(x, axis=[-1], keepdims=True))\n    square ="
-    mod = edited(NORM, "r(x,", "r(centred,", "y(x,", "y(centred,", "square =", centred)
+    mod = edit_module(NORM, "r(x,", "r(centred,", "y(x,", "y(centred,", "square =", centred)
     assert recognize_norms(mod) == ["mean", "subtract", "nn.rms_norm"]
 
 
 def test_what_others_read_stays():
-    mod = edited(
+    mod = edit_module(
         NORM,
         "out = R.multiply(normalized, w)",
         "out = R.multiply(normalized, w)\n    return out, mean, normalized",
@@ -184,7 +184,7 @@ def test_rounds_where_the_model_rounds(text, dtype):
 
 
 def test_a_weight_of_another_dtype_is_not_rounded():
-    mod = edited(ROUNDED_LAST, 'w: (8, "float16")', "w: (8,)", 'R.astype(w, "float32")', "w")
+    mod = edit_module(ROUNDED_LAST, 'w: (8, "float16")', "w: (8,)", 'R.astype(w, "float32")', "w")
     after = RecognizeRMSNorm()(mod)
     assert operators(after) == ["astype", "nn.rms_norm", "astype"]
     given = arguments(mod["main"])

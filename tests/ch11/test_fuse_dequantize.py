@@ -128,7 +128,7 @@ def test_no_layer_keeps_a_float_matrix(form):
         for kind, array in zip(("codes", "scales"), pack(one, form), strict=True)
     }
     numbers = np.array([0, 47, 17, 17, -3, 1000], "int32")  # the last two are clipped
-    found = run(layer.fused(fused), numbers, [arrays[name] for name, _ in parameters])
+    found = run(layer.fuse(fused), numbers, [arrays[name] for name, _ in parameters])
     shared, first, second = (one.floats().astype("float64") for one in (shared, first, second))
     x = shared[np.clip(numbers, 0, N - 1)]
     assert_close(found[0], x @ np.concatenate([first, second]).T)

@@ -8,7 +8,7 @@ import pytest
 
 from chapters.code_owner import LEARNER, REFERENCE
 from chapters.runner.course import chapters
-from chapters.runner.learner_file import stub_text
+from chapters.runner.learner_file import make_stub
 from chapters.runner.regions import regions, with_regions
 from tests.conftest import CourseCopy
 
@@ -38,7 +38,7 @@ def test_an_answer_that_passes_is_used_beside_the_references(course):
     course.solve("return {", "MINE.append(1)\n    return {")
     course.text = course.text.replace("import numpy as np\n", "import numpy as np\nMINE = []\n", 1)
     course.learner("check", "0.5")
-    course.text = with_regions(course.text, {"0.1": regions(stub_text(chapters()[0]))["0.1"]})
+    course.text = with_regions(course.text, {"0.1": regions(make_stub(chapters()[0]))["0.1"]})
     assert "0.5" not in course.learner().stdout, "what others write does not un-check it"
     asked = f"{DECIDE}{IMPORT}import inspect; ours = earlier(0); ours.predicted_functions(); "
     asked += "print(len(ours.MINE), describe_owner(0)); source = inspect.getsource(ours.from_block_builder); "

@@ -14,7 +14,7 @@ from chapters.runner.catalogue import designs, mistakes, mistakes_of
 from chapters.runner.commands.quiz import questions
 from chapters.runner.course import KINDS, PATHS, ROOT, chapters
 from chapters.runner.engine import FINE, checks_of
-from chapters.runner.learner_file import stub_text
+from chapters.runner.learner_file import make_stub
 from chapters.runner.loading import load
 from chapters.runner.regions import regions, with_reference
 from tests.course.new_exercise import list_unwritten
@@ -34,7 +34,7 @@ MOST_LINES = 250  # of a learner's file, which is read in one sitting
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_the_learners_file_is_short_and_git_ignores_it(chapter):
-    assert len(stub_text(chapter).splitlines()) <= MOST_LINES
+    assert len(make_stub(chapter).splitlines()) <= MOST_LINES
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     assert f"/{chapter.stub.relative_to(ROOT).as_posix()}" in ignored
 
@@ -66,7 +66,7 @@ def test_front_matter_and_regions_agree(chapter):
 
 @pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
 def test_stub_runs_and_does_not_pass(examiner, tmp_path, chapter, exercise):
-    path = write_answer(tmp_path, chapter, stub_text(chapter))
+    path = write_answer(tmp_path, chapter, make_stub(chapter))
     last = examiner.run_exercise(chapter, exercise, path)[-1]
     if exercise.broken:
         assert last.state == "failed"
@@ -86,7 +86,7 @@ SHORTER = [
 @pytest.mark.parametrize(("chapter", "path"), SHORTER)
 def test_a_path_holds_what_its_exercises_use(examiner, tmp_path, chapter, path):
     own = {exercise.id for exercise in chapter.exercises_on(path)}
-    answer = write_answer(tmp_path, chapter, with_reference(stub_text(chapter), chapter, own))
+    answer = write_answer(tmp_path, chapter, with_reference(make_stub(chapter), chapter, own))
     for exercise in chapter.exercises_on(path):
         last = examiner.run_exercise(chapter, exercise, answer)[-1]
         assert last.state in FINE, f"{exercise.id}: {last.state} {last.reason}"
@@ -214,5 +214,5 @@ def test_quiz_answers_are_among_the_choices(chapter):
 def test_stub_names_nothing_of_a_later_chapter(chapter):
     names = (e.name for c in chapters() if c.number > chapter.number for e in c.exercises)
     later = {name for name in names if re.search(r"_|[a-z][A-Z]", name)}  # one word may be prose
-    words = set(re.findall(r"\w+", stub_text(chapter)))
+    words = set(re.findall(r"\w+", make_stub(chapter)))
     assert not later & words

@@ -16,7 +16,7 @@ from chapters.kit.emulator import wgsl_on_vulkan
 from chapters.runner import device_child
 from chapters.runner.course import CourseError, chapter, exercise
 from chapters.runner.device_child import DeviceChild
-from chapters.runner.learner_file import stub_text
+from chapters.runner.learner_file import make_stub
 from chapters.runner.regions import with_reference
 from tests.support.served import left, needs_server, served
 
@@ -29,7 +29,7 @@ FAR = "127.0.0.1:1"  # nothing listens there
 def solved(course):
     """The course with one exercise of chapter 8 solved, and everything else as at the start."""
     home = chapter(8)
-    text = with_reference(stub_text(home), home, {"8.1"})
+    text = with_reference(make_stub(home), home, {"8.1"})
     course.file(home).write_text(text, encoding="utf-8")
     return course
 

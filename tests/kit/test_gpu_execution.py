@@ -8,10 +8,10 @@ import tvm
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, reference
+from chapters.ch04_add_rms_norm.check_cases import RELATIVE, draw_inputs, reference
 from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
 from chapters.ch08_gpu_targets import thread_schedule as by_threads
-from chapters.checking.gpu_kernels import arrays, exact
+from chapters.checking.gpu_kernels import draw_arrays, exact
 from chapters.checking.programs import poison
 from chapters.kit.emulator import executors, wgsl_on_vulkan
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
@@ -53,7 +53,7 @@ def _wide(*plan: int, dtype: str = "float16") -> tirx.PrimFunc:
 
 def _execute(func, target, engine, change=None, dtype="float16") -> tuple[float, bool]:
     """(largest relative error of the norm, whether the sum is right), after `change` of the kernel's text."""
-    arrays = inputs((ROWS, LENGTH), dtype)
+    arrays = draw_inputs((ROWS, LENGTH), dtype)
     norm, total = poison(arrays[0]), poison(arrays[0])
     run_changed(func, [*arrays, norm, total], change, target=target, engine=engine)
     exact, rounded = reference(*arrays, 1e-5)
@@ -104,7 +104,7 @@ def _row_sums(rows_thread: str) -> tirx.PrimFunc:
 @both_orders
 def test_tvm_leaves_out_a_barrier_where_a_block_has_several_rows(backwards):
     """Why the kernels keep the sum in registers: through shared memory, its readers do not wait for its writer."""
-    x = inputs((ROWS, 64), "float32")[0]
+    x = draw_inputs((ROWS, 64), "float32")[0]
     out = poison(x)
     HostProgram(_row_sums("blockIdx.x"), CUDA).run(CudaOnCpu(backwards), [x, out])
     np.testing.assert_allclose(out, np.repeat(x.sum(axis=1, keepdims=True), 64, axis=1), rtol=1e-4)
@@ -149,7 +149,7 @@ def test_a_program_runs_again_on_other_arrays():
     """The host code looks a kernel's launcher up once; each run must reach its own engine and its own arrays."""
     program = HostProgram(_row("float32"), WEBGPU)
     for rows in (2, 5):
-        arrays = inputs((rows, LENGTH), "float32", seed=rows)
+        arrays = draw_inputs((rows, LENGTH), "float32", seed=rows)
         seen = []
         launches = program.run(seen.append, [*arrays, poison(arrays[0]), poison(arrays[0])])
         assert seen == launches and [launch.grid for launch in launches] == [(rows, 1, 1)]
@@ -164,7 +164,7 @@ SMALL = (32, 64, 24)
 
 
 def _layer(func: tirx.PrimFunc, size: tuple, dtype: str = "float16") -> None:
-    given = arrays(*size, dtype)
+    given = draw_arrays(*size, dtype)
     HostProgram(func, CUDA, ASYNCHRONOUS).run(every_order, given)
     assert np.abs(given[3] - exact(*given[:3])).max() < 1e-3
 

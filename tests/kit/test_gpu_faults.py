@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from chapters.checking.gpu_kernels import arrays
+from chapters.checking.gpu_kernels import draw_arrays
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import LaunchError, UnknownInstructionError
@@ -282,7 +282,7 @@ def _cores():
 
 def run_with_change(old: str, new: str) -> None:
     """Run a product on tensor cores with a part of its text replaced."""
-    run_changed(_cores(), arrays(*SIZE, "float16"), lambda text: text.replace(old, new))
+    run_changed(_cores(), draw_arrays(*SIZE, "float16"), lambda text: text.replace(old, new))
 
 
 def test_fragments_loaded_before_the_barrier_are_a_race():

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.checking.gpu_kernels import arrays
+from chapters.checking.gpu_kernels import draw_arrays
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu import cuda_resources, mma
 from chapters.kit.gpu.kernel_report import measure_resources, occupancy
@@ -39,7 +39,7 @@ def _error(
     size=SIZE, dtype="bfloat16", out="float32", tile=SMALL, change=None, backwards=False, seed=0
 ) -> float:
     """The largest error relative to max(1, |exact|), after `change` of the kernel's text; infinite for not-a-number."""
-    given = arrays(*size, dtype, seed, out)
+    given = draw_arrays(*size, dtype, seed, out)
     injected_faults.run_changed(_kernel(*size, dtype, out, tile), given, change, backwards)
     error, right = injected_faults.error_of_layer(given)
     return float((error / np.maximum(1, np.abs(right))).max())
@@ -75,7 +75,7 @@ def test_results_are_rounded_once(dtype, wide):
 @injected_faults.runs_here
 def test_rows_past_the_end_are_not_touched():
     """The result is a part of a larger array, whose other rows keep what they hold."""
-    a, b, c, d = arrays(130, 64, 32, "float16")
+    a, b, c, d = draw_arrays(130, 64, 32, "float16")
     program = HostProgram(mma_matmul(70, 64, 32, "float16", tile=SMALL), CUDA)
     (kernel,) = program.kernels.values()
     given = {"A": a[:70].copy().view("uint16"), "B": b.view("uint16"), "C": c, "D": d}

@@ -15,7 +15,7 @@ from tvm.target import Target
 from chapters.ch08_gpu_targets import gelu_layers
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.thread_schedule import naive_matmul
-from chapters.checking.gpu_kernels import arrays
+from chapters.checking.gpu_kernels import draw_arrays
 from chapters.kit.gpu import call, cuda_resources, tensor_maps
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import occupancy
@@ -38,7 +38,7 @@ def _error(
 ) -> float:
     """The largest relative error, after `change` of the kernel's text; infinite where an element was never set."""
     func = _kernel(*size, dtype, out, tile, blocks)
-    given = arrays(*size, dtype, out=out)
+    given = draw_arrays(*size, dtype, out=out)
     injected_faults.run_changed(
         func, given, change and (lambda text: re.sub(*change, text)), backwards
     )
@@ -87,7 +87,7 @@ def test_the_result_in_the_operands_dtype(size, dtype, bound):
 @pytest.mark.parametrize("size", [SIZE, DEALT])
 def test_what_comes_after_the_sum_is_applied_before_rounding(size):
     func = wgmma_matmul(*size, "float16", "float16", SMALL, 2, gelu_layers.gelu)
-    a, b, c, d = given = arrays(*size, "float16", out="float16")
+    a, b, c, d = given = draw_arrays(*size, "float16", out="float16")
     injected_faults.run_changed(func, given)
     total = a.astype("float64") @ b.astype("float64").T + c
     right = total * 0.5 * (1 + np.vectorize(math.erf)(total * 0.5**0.5))

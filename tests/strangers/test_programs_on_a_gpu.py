@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
 
-from chapters.checking.relax_modules import HIDDEN, Writer, written
+from chapters.checking.relax_modules import HIDDEN, Writer, write_module
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
@@ -133,7 +133,7 @@ def test_drawn_programs():
     """One kernel per operator and dtypes, because g++ takes half a second for each."""
     seen = set()
     for seed in DRAWN:
-        for name, pair in kernels_of(written(random.Random(seed), Writer, HIDDEN).mod).items():
+        for name, pair in kernels_of(write_module(random.Random(seed), Writer, HIDDEN).mod).items():
             kind = name.rstrip("0123456789"), *(str(param.dtype) for param in pair[0].params)
             if kind not in seen:
                 seen.add(kind)

@@ -11,7 +11,7 @@ import tvm
 from chapters.kit.draw.table import Html, Table
 from chapters.runner.course import ROOT, CourseError, chapters
 from chapters.runner.fresh_copy import FreshCopy
-from chapters.runner.learner_file import stub_text
+from chapters.runner.learner_file import make_stub
 from docs.pages import course_map
 
 UPSTREAM_FILES = (ROOT / "docs" / "what-you-can-read.md").read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ def test_fresh_copy_is_as_at_the_start_and_apart():
     before = original()
     with FreshCopy() as course:
         path = course.file(chapter)
-        assert path.read_text(encoding="utf-8") == stub_text(chapter) and path != chapter.stub
+        assert path.read_text(encoding="utf-8") == make_stub(chapter) and path != chapter.stub
         course.edit(chapter, '"""Chapter 0', '"""Edited: chapter 0')
         assert "Edited" in path.read_text(encoding="utf-8")
         with pytest.raises(ValueError, match="0 times"):

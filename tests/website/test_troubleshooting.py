@@ -21,7 +21,7 @@ import pytest
 from chapters.child import Child, name_exit
 from chapters.kit import machine
 from chapters.runner.course import ROOT
-from chapters.runner.versions import installed, pins
+from chapters.runner.versions import installed_version, pins
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```python(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -126,7 +126,7 @@ def check_not_installed(entry: Entry, folder: Path) -> None:
 
 def check_tensorize(entry: Entry, folder: Path) -> None:
     """The crash needs another tvm-ffi; here the pinned one must be installed and must not crash."""
-    assert installed("apache-tvm-ffi") == pins()["apache-tvm-ffi"]
+    assert installed_version("apache-tvm-ffi") == pins()["apache-tvm-ffi"]
     done = run_python("-m", "chapters.kit.tensorize_probe")
     assert (done.returncode, done.stdout.strip()) == (0, "tensorized")
 

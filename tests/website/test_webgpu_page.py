@@ -14,7 +14,7 @@ import shutil
 import numpy as np
 import pytest
 
-from chapters.ch04_add_rms_norm.check_cases import inputs, reference
+from chapters.ch04_add_rms_norm.check_cases import draw_inputs, reference
 from chapters.checking.programs import poison
 from chapters.kit.emulator import wgsl_on_vulkan
 from chapters.kit.emulator.executors import REQUIRED, required
@@ -51,7 +51,7 @@ def test_only_what_tvm_wrote_is_right_on_vulkan(which, number):
     program = HostProgram(browser_kernel.make_kernel_func(facts["dtype"]), browser_kernel.WEBGPU)
     ((name, kernel),) = program.kernels.items()
     program.kernels[name] = dataclasses.replace(kernel, source=facts["texts"][number])
-    arrays = inputs((3, 1, browser_kernel.HIDDEN_SIZE), facts["dtype"])
+    arrays = draw_inputs((3, 1, browser_kernel.HIDDEN_SIZE), facts["dtype"])
     norm, total = poison(arrays[0]), poison(arrays[0])
     program.run(run_wgsl, [*arrays, norm, total])
     exact, rounded = reference(*arrays, browser_kernel.EPSILON)

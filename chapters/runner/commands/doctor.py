@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from chapters.runner.course import ROOT
-from chapters.runner.versions import MEND, installed, pins, wrong_versions
+from chapters.runner.versions import MEND, installed_version, pins, wrong_versions
 
 HELP = "what this machine can do, and what to do about what it lacks"
 
@@ -16,9 +16,9 @@ def run(_options) -> int:
     """Look at the installed versions here; then, in a process that TVM may crash, at the machine."""
     print(f"ok  Python {platform.python_version()} at {sys.executable}", flush=True)
     for package, wanted in pins().items():
-        if installed(package) == wanted:
+        if installed_version(package) == wanted:
             print(f"ok  {package} {wanted}", flush=True)
-    print(f"ok  numpy {installed('numpy')}", flush=True)
+    print(f"ok  numpy {installed_version('numpy')}", flush=True)
     wrong = wrong_versions()
     for sentence in wrong:
         print(f"!!  {sentence}\n    -> {MEND}")

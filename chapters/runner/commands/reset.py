@@ -5,7 +5,7 @@ from __future__ import annotations
 from chapters.runner.course import Chapter, CourseError
 from chapters.runner.course import chapter as find_chapter
 from chapters.runner.course import exercise as find_exercise
-from chapters.runner.learner_file import stub_text, write_file
+from chapters.runner.learner_file import make_stub, write_file
 from chapters.runner.regions import read_source, regions, with_regions
 from chapters.runner.terminal import relative
 
@@ -20,7 +20,7 @@ def run(options) -> int:
     """Reset one exercise's region, or a chapter's whole file."""
     if "." in options.what:
         chapter, exercise = find_exercise(options.what)
-        text, untouched = read_source(chapter.stub), regions(stub_text(chapter))
+        text, untouched = read_source(chapter.stub), regions(make_stub(chapter))
         try:
             fresh = with_regions(text, {exercise.id: untouched[exercise.id]})
         except CourseError as error:
@@ -31,7 +31,7 @@ def run(options) -> int:
         return _write_file(chapter, fresh, f"Exercise {exercise.id}", [exercise.id], whole=False)
     chapter = find_chapter(options.what)
     every = [exercise.id for exercise in chapter.exercises]
-    return _write_file(chapter, stub_text(chapter), f"Chapter {chapter.number}", every, whole=True)
+    return _write_file(chapter, make_stub(chapter), f"Chapter {chapter.number}", every, whole=True)
 
 
 def _write_file(chapter: Chapter, text: str, what: str, aside: list[str], *, whole: bool) -> int:
