@@ -34,7 +34,7 @@ def unscheduled(rows, n, k, seed):
     import tvm
     from tvm import relax
 
-    from chapters.kit.cases.linear_layer import linear_layer
+    from chapters.kit.cases.example_programs import linear_layer
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
 

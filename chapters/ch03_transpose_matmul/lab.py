@@ -9,7 +9,7 @@
 import tvm
 from tvm import relax
 
-from chapters.kit.cases.linear_layer import linear_layer
+from chapters.kit.cases.example_programs import linear_layer
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_generator import Generator
 from chapters.kit.draw.display import display

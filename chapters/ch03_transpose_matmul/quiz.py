@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from chapters.kit.cases.linear_layer import linear_layer
+from chapters.kit.cases.example_programs import linear_layer
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.draw.read_order import read_order
 from chapters.kit.ir.relax_effects import calls_in

@@ -122,11 +122,11 @@ def unfused(shape, dtype, threads, seed):
     import tvm
     from tvm import relax
 
-    from chapters.kit.cases import add_norm
+    from chapters.kit.cases.example_programs import unfused_add_norm
     from chapters.kit.machine import llvm_host
 
     arrays = draw_inputs(shape, dtype, seed)
-    layer = add_norm.unfused(shape, dtype, EPSILON)
+    layer = unfused_add_norm(shape, dtype, EPSILON)
     vm = relax.VirtualMachine(tvm.compile(layer, target=llvm_host()["target"]), tvm.cpu())
     tensors = [in_numpy_memory(a) for a in arrays]
     main = vm["main"]

@@ -32,7 +32,7 @@ from chapters.checking.expect import Section
 from chapters.checking.gpu_kernels import engines, parsed
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.checking.programs import arguments, kernels, operators
-from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.example_programs import unfused_add_norm
 from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.gpu.targets import CUDA
@@ -102,7 +102,7 @@ def _ask(impl, mod: tvm.IRModule):
 
 def test_4_1_finds_the_pair(impl) -> None:
     """rms_norm of add is found, with every part in its place"""
-    found, norm = _ask(impl, unfused(("n", 1, 64), epsilon=0.25))
+    found, norm = _ask(impl, unfused_add_norm(("n", 1, 64), epsilon=0.25))
     wanted = "an AddNorm for rms_norm(add(x1, x2), weight) on (n, 1, 64) in float16"
     why = "This is the pair that every decoder layer has, and the one that the pass exists for."
     MATCH.returns(found, AddNorm, "match_add_norm", "an AddNorm", expected=wanted, why=why)
@@ -135,10 +135,10 @@ def test_4_1_takes_every_shape_a_kernel_can_serve(impl) -> None:
         (2, "n", 1, "m", 96),
     ]
     why = "The kernel has one block per row, so it serves any rank, leading dimensions and hidden size."
-    cases = [(unfused(shape), f"a pair on {shape} float16", why) for shape in shapes]
+    cases = [(unfused_add_norm(shape), f"a pair on {shape} float16", why) for shape in shapes]
     why = "In float16, your function finds it. A kernel can be made for each dtype that is a key of ITEM_BYTES."
     cases += [
-        (unfused(shape, dtype), f"a pair on {shape} {dtype}", why)
+        (unfused_add_norm(shape, dtype), f"a pair on {shape} {dtype}", why)
         for shape in shapes
         for dtype in ("bfloat16", "float32")
     ]
@@ -286,10 +286,10 @@ def observe_4_1(impl):
         return parts and ([part.name for part in parts], found.epsilon)
 
     modules = [mod for mod, _ in NOT_A_PAIR.values()] + [
-        unfused(("n", 1, 64)),
-        unfused(("b", "s", 100), "float32", 0.5),
-        unfused((33,)),
-        unfused(("n", 64), "bfloat16"),
+        unfused_add_norm(("n", 1, 64)),
+        unfused_add_norm(("b", "s", 100), "float32", 0.5),
+        unfused_add_norm((33,)),
+        unfused_add_norm(("n", 64), "bfloat16"),
         _make_pair(body=_norm_over(2)),
         LAST_OF_FOUR,
     ]
@@ -775,7 +775,9 @@ def main(a: ("n", 1, 64, "float16"), scale: (64, "float16")):
 
 
 def _match_pair(shape=("n", 1, 64), dtype="float16", epsilon=1e-5, renamed=False):
-    return _ask(sound, relax_module(RENAMED) if renamed else unfused(shape, dtype, epsilon))[0]
+    return _ask(
+        sound, relax_module(RENAMED) if renamed else unfused_add_norm(shape, dtype, epsilon)
+    )[0]
 
 
 def _list_different() -> Iterator[tuple[str, dict, dict, str]]:
@@ -924,7 +926,7 @@ def _judge_fuse(impl, mod: tvm.IRModule, title: str, target=LLVM, **looks) -> tv
 def test_4_5_fuses_the_pair(impl) -> None:
     """an add and its norm become one call with two results"""
     why = "The kernel computes the sum and the norm. An add or a norm that stays computes the same a second time."
-    mod, title = unfused(("n", 1, 64), "float32"), "an add and its norm"
+    mod, title = unfused_add_norm(("n", 1, 64), "float32"), "an add and its norm"
     fused = _judge_fuse(impl, mod, title, calls=ONE, runs=False, why=why)
     (call,) = _bindings(fused, "relax.call_tir")
     PLACE.that(
@@ -955,7 +957,10 @@ def test_4_5_fuses_every_shape(impl) -> None:
     """prefill, decode, and every other arrangement of rows"""
     for shape, name in SHAPES:
         why = "With one block per row, a kernel serves any rank and any leading dimensions."
-        pair, looks = unfused(shape, "float32"), {"calls": ONE, "runs": False, "read": DISPATCH}
+        pair, looks = (
+            unfused_add_norm(shape, "float32"),
+            {"calls": ONE, "runs": False, "read": DISPATCH},
+        )
         fused = _judge_fuse(impl, pair, f"a pair on {shape}", why=why, **looks)
         why = "`kernel_of` names the kernel by its shape, with kernel_name."
         what = f"The module has other kernels than the one for {shape}."
@@ -1185,7 +1190,7 @@ def test_4_5_keeps_its_company(impl) -> None:
 def test_4_5_costs_less(impl) -> None:
     """one launch and four fifths of the bytes, on CUDA too"""
     for target in (LLVM, CUDA):
-        mod = unfused((1, 512, 4096), "float16")
+        mod = unfused_add_norm((1, 512, 4096), "float16")
         fused = _judge_fuse(impl, mod, "a pair", target, runs=False)
         before, after = _count_bytes(mod), _count_bytes(fused)
         MEASURE.that(
@@ -1199,14 +1204,17 @@ def test_4_5_costs_less(impl) -> None:
 
 def test_4_5_leaves_targets_without_kernels_alone(impl) -> None:
     """a target that has neither threads nor LLVM gets its module back"""
-    mod, title = unfused(("n", 1, 64), "float32"), 'a pair for the target "c", which has no kernel,'
+    mod, title = (
+        unfused_add_norm(("n", 1, 64), "float32"),
+        'a pair for the target "c", which has no kernel,',
+    )
     why = "Unfused, the module compiles for this target."
     _judge_fuse(impl, mod, title, Target("c"), stays=True, why=why, read=NOT_FIRE)
 
 
 def observe_4_5(impl):
     def sums() -> list[list[float]]:
-        mod = unfused((3, 1, 64), "float32")
+        mod = unfused_add_norm((3, 1, 64), "float32")
         fused = impl.FuseAddRMSNorm(LLVM)(mod)
         results = run(fused, arguments(mod["main"]))
         return [np.round(one.reshape(-1)[:5], 1).tolist() for one in results]
@@ -1243,8 +1251,8 @@ def _ask_bytes_moved(impl, mod: tvm.IRModule, target: Target, sizes: dict[str, i
 def test_4_7_counts_what_is_moved(impl) -> None:
     """bytes of main before and after the pass"""
     cases = [
-        (unfused(("n", 1, 4096), "float16"), {"n": 8}),
-        (unfused((1, 512, 4096), "bfloat16"), {}),
+        (unfused_add_norm(("n", 1, 4096), "float16"), {"n": 8}),
+        (unfused_add_norm((1, 512, 4096), "bfloat16"), {}),
         (_make_function(TWO_NORMS_OF_ONE_SUM), {"n": 5}),
         (_make_neighbours(), {"n": 3}),
     ]
@@ -1263,8 +1271,10 @@ def test_4_7_counts_what_is_moved(impl) -> None:
 
 def observe_4_7(impl):
     return [
-        lambda: tuple(impl.bytes_moved(unfused(("n", 1, 4096), "float16"), CUDA, {"n": 8})),
+        lambda: tuple(
+            impl.bytes_moved(unfused_add_norm(("n", 1, 4096), "float16"), CUDA, {"n": 8})
+        ),
         lambda: tuple(impl.bytes_moved(_make_function(CHAIN), CUDA, {"n": 5})),
-        lambda: tuple(impl.bytes_moved(unfused((3, 64), "float16"), Target("c"), {})),
+        lambda: tuple(impl.bytes_moved(unfused_add_norm((3, 64), "float16"), Target("c"), {})),
         lambda: tuple(impl.bytes_moved(_make_neighbours(), CUDA, {"n": 3})),
     ]

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
-from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.example_programs import unfused_add_norm
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.display import display
 from chapters.kit.draw.kernel_picture import kernel_picture
@@ -51,7 +51,7 @@ print(
 # fusing saves hardly matter. Here is the pair by itself, for a prompt of 512 tokens.
 
 # %%
-pair = unfused((1, 512, 4096), "float16")
+pair = unfused_add_norm((1, 512, 4096), "float16")
 one = add_norm.FuseAddRMSNorm(CUDA)(pair)
 display(compare(walk.scoreboard(pair, {}), walk.scoreboard(one, {})))
 

@@ -7,7 +7,7 @@ from tvm import relax
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
 from chapters.ch04_add_rms_norm.given import plan_threads
-from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.example_programs import unfused_add_norm
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.quiz import Question
@@ -56,7 +56,7 @@ def _upstream_on_sequences() -> str:
 def _crossings() -> str:
     """How often a tensor crosses the memory bus, before and after the pass."""
     tensor = 512 * 4096 * 2
-    before, after = earlier(4).bytes_moved(unfused((1, 512, 4096)), CUDA, {})
+    before, after = earlier(4).bytes_moved(unfused_add_norm((1, 512, 4096)), CUDA, {})
     return f"{before // tensor} and {after // tensor}"  # the weight, a single row, is the remainder
 
 

@@ -21,9 +21,8 @@ from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.interpret import OutOfBounds, interpret
 from chapters.checking.programs import listing
+from chapters.kit.cases.example_programs import matmul_bias, row_sums
 from chapters.kit.cases.guard_zones import WroteOutside, run_compiled
-from chapters.kit.cases.matmul_bias import matmul_bias
-from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.ir.tensor_ir import nodes, substitute

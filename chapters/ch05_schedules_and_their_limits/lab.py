@@ -13,8 +13,7 @@ import tvm
 from tvm import relax, s_tir, tirx
 
 from chapters.ch05_schedules_and_their_limits.given import ATTEMPTS, forced
-from chapters.kit.cases.linear_layer import linear_layer
-from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cases.example_programs import linear_layer, matmul_bias
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_generator import Generator
 from chapters.kit.draw.display import display

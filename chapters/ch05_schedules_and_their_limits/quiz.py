@@ -10,8 +10,7 @@ import tvm
 from tvm import s_tir, te
 
 from chapters.ch05_schedules_and_their_limits.given import forced
-from chapters.kit.cases.matmul_bias import matmul_bias
-from chapters.kit.cases.row_sums import row_sums
+from chapters.kit.cases.example_programs import matmul_bias, row_sums
 from chapters.kit.cpu.matmul_tile import lanes_of
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.machine import llvm_host

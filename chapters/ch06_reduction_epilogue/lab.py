@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import s_tir
 
-from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cases.example_programs import matmul_bias
 from chapters.kit.cpu import vnni
 from chapters.kit.cpu.int8_matmul import WAYS, pack, schedule
 from chapters.kit.cpu.int8_numbers import expected, numbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import s_tir
 
-from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cases.example_programs import matmul_bias
 from chapters.kit.draw.trace_stores import execute
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier

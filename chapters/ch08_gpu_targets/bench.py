@@ -131,13 +131,14 @@ def steps(layer: Layer) -> dict[str, Callable]:
     """The chapter's schedules of one layer, in the order of the lesson: name -> function that makes the PrimFunc."""
     from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile
     from chapters.ch08_gpu_targets.thread_schedule import naive_matmul, shared_matmul
-    from chapters.kit.gpu import gpu_matmul, mma, wgmma
+    from chapters.kit.cases.example_programs import linear_bias
+    from chapters.kit.gpu import mma, wgmma
     from chapters.runner.earlier import earlier
 
     chapter = earlier(8)
     sizes = layer.m, layer.n, layer.k, layer.dtype
 
-    func = functools.partial(gpu_matmul.matmul_bias, *sizes)
+    func = functools.partial(linear_bias, *sizes)
 
     def shared(*tile: int, padding: int | None = None):
         return shared_matmul(func(), ThreadTile(*tile), padding)
@@ -193,9 +194,9 @@ def by_dlight(layer: Layer):
     import tvm
     from tvm.s_tir import dlight
 
-    from chapters.kit.gpu import gpu_matmul
+    from chapters.kit.cases.example_programs import linear_bias
 
-    func = gpu_matmul.matmul_bias(layer.m, layer.n, layer.k, layer.dtype)
+    func = linear_bias(layer.m, layer.n, layer.k, layer.dtype)
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
     if tvm.cuda(0).exist:
         target = tvm.target.Target.from_device(tvm.cuda(0))

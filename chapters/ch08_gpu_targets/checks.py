@@ -14,10 +14,10 @@ from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile, start_from_bia
 from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.checking import gpu_kernels as gpu
 from chapters.checking.expect import Section
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.table import count_noun
 from chapters.kit.gpu.cuda_resources import Resources
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import occupancy
 from chapters.kit.gpu.launches import host_program
 from chapters.kit.gpu.targets import CUDA
@@ -130,7 +130,7 @@ OTHER_SIZE = (128, 64, 128)
 
 
 def _schedule(impl, size: tuple[int, int, int] = goals.SIZE) -> s_tir.Schedule:
-    sch, block = start_from_bias(matmul_bias(*size, "float32"))
+    sch, block = start_from_bias(linear_bias(*size, "float32"))
     try:
         impl.schedule_within_limits(sch, block)
     except Exception as error:
@@ -504,7 +504,7 @@ def _schedule_cores(impl, dtype: str) -> tirx.PrimFunc:
     yours = type(pair).__name__
     CORES.that(isinstance(pair, tuple) and len(pair) == 2, what, expected="desc, impl", yours=yours)
     try:
-        return schedule_for_tensor_cores(matmul_bias(*CORE_SIZE, dtype), WarpTile(), pair)
+        return schedule_for_tensor_cores(linear_bias(*CORE_SIZE, dtype), WarpTile(), pair)
     except (s_tir.ScheduleError, tvm.error.InternalError, ValueError) as error:
         raise CORES.failed(
             "`tensorize` refuses your intrinsic for the init of the fused block.",

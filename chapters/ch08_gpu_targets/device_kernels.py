@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 from chapters.ch08_gpu_targets.given import WarpTile, start_from_bias
 from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.kit.bench.gpu_linear_bench import Layer
-from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.measure.exercise_kernels import DeviceKernel
 from solutions.ch08_gpu_targets import gpu_schedules as reference  # noqa: F401  the runner times it beside the answer
 
@@ -112,13 +112,13 @@ def _bind_elementwise(answer, problem: ScaledSum, cut: tuple[int, int]):
 
 
 def _schedule(answer, problem: Linear, _tile):
-    sch, block = start_from_bias(matmul_bias(problem.m, problem.n, problem.k, problem.dtype))
+    sch, block = start_from_bias(linear_bias(problem.m, problem.n, problem.k, problem.dtype))
     answer.schedule_within_limits(sch, block)
     return sch.mod["main"]
 
 
 def _schedule_tensor_cores(answer, problem: Linear, tile: WarpTile):
-    layer = matmul_bias(problem.m, problem.n, problem.k, problem.dtype)
+    layer = linear_bias(problem.m, problem.n, problem.k, problem.dtype)
     return schedule_for_tensor_cores(layer, tile, answer.bias_fragment())
 
 

@@ -17,12 +17,12 @@ from chapters.ch08_gpu_targets.thread_schedule import (
     shared_matmul,
 )
 from chapters.kit.bench.kernel_counts import resource_table
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.draw.display import display
 from chapters.kit.draw.kernel_picture import kernel_picture
 from chapters.kit.draw.table import Table
 from chapters.kit.emulator import cuda_on_cpu, wgsl_on_vulkan
 from chapters.kit.gpu.call import ASYNCHRONOUS
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import memory_table
 from chapters.kit.gpu.launches import HostProgram, LaunchError
 from chapters.kit.gpu.mma import mma_matmul
@@ -42,7 +42,7 @@ print("The schedules are", describe_owner(8))
 
 # %%
 M, N, K = 128, 128, 128
-layer = matmul_bias(M, N, K, "float16")
+layer = linear_bias(M, N, K, "float16")
 tile = ours.ThreadTile(64, 64, 16, 4, 4, vector=2)
 steps = {
     "one element per thread": naive_matmul(layer, ours.ThreadTile(16, 16, 16, 1, 1)),

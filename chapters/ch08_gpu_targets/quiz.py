@@ -7,8 +7,8 @@ from tvm.s_tir import Schedule, dlight
 
 from chapters.ch08_gpu_targets.given import ThreadTile, start_from_bias
 from chapters.ch08_gpu_targets.thread_schedule import naive_matmul, shared_matmul
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.gpu.cuda_resources import Resources
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import occupancy
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
@@ -20,25 +20,25 @@ TILE = ThreadTile(64, 64, 16, 4, 4, vector=2)
 
 
 def _cycles_without_padding() -> int:
-    func = shared_matmul(matmul_bias(64, 64, 32), TILE, 0)
+    func = shared_matmul(linear_bias(64, 64, 32), TILE, 0)
     return conflicts(func, CUDA)["read B_shared"]
 
 
 def _barriers_of_one_block_of_k() -> str:
-    func = shared_matmul(matmul_bias(64, 64, 16), TILE)
+    func = shared_matmul(linear_bias(64, 64, 16), TILE)
     (kernel,) = HostProgram(func, CUDA).kernels.values()
     return str(kernel.source.count("__syncthreads()"))
 
 
 def _rule_on_a_fused_layer() -> str:
-    sch, _ = start_from_bias(matmul_bias(128, 128, 128, "float32"))
+    sch, _ = start_from_bias(linear_bias(128, 128, 128, "float32"))
     taken = dlight.gpu.Matmul().apply(sch.mod["main"], CUDA, False)
     return "no: it declines" if taken is None else "yes"
 
 
 def _shared_reduction() -> str:
     """What chapter 6's primitive does after a reduction loop was bound to threads."""
-    sch = Schedule(matmul_bias(16, 16, 64, "float32"))
+    sch = Schedule(linear_bias(16, 16, 64, "float32"))
     sch.bind(sch.get_loops(sch.get_sblock("matmul"))[2], "threadIdx.x")
     fuse = earlier(6).fuse_reduction_epilogue
     return outcome(lambda: fuse(sch, "matmul", "bias"), "it fuses", "it refuses")
@@ -46,7 +46,7 @@ def _shared_reduction() -> str:
 
 def _too_few_blocks() -> str:
     """300 elements split into two blocks of 32 threads with 4 elements each."""
-    sch = Schedule(matmul_bias(10, 30, 4, "float32"))
+    sch = Schedule(linear_bias(10, 30, 4, "float32"))
     loop = sch.fuse(*sch.get_loops(sch.get_sblock("bias")))
     said = "44 elements are not computed", "split raises a ScheduleError"
     return outcome(lambda: sch.split(loop, [2, 32, 4]), *said)
@@ -59,14 +59,14 @@ def _loaded(func: tirx.PrimFunc) -> int:
 
 
 def _with_tiles_of_16() -> str:
-    layer, tile = matmul_bias(64, 64, 64), ThreadTile(16, 16, 16, 1, 1)
+    layer, tile = linear_bias(64, 64, 64), ThreadTile(16, 16, 16, 1, 1)
     less = _loaded(naive_matmul(layer, tile)) / _loaded(shared_matmul(layer, tile))
     return {2: "half of them", 16: "a sixteenth"}.get(less, "1 in 256")
 
 
 def _with_a_larger_tile() -> str:
     small, large = (
-        _loaded(shared_matmul(matmul_bias(128, 128, 16), ThreadTile(edge, edge, 16, 4, 4)))
+        _loaded(shared_matmul(linear_bias(128, 128, 16), ThreadTile(edge, edge, 16, 4, 4)))
         for edge in (64, 128)
     )
     return {1: "as many", 2: "half as many", 4: "a quarter"}.get(small / large, "more")

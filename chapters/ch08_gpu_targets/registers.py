@@ -20,9 +20,9 @@ from chapters.ch08_gpu_targets.thread_schedule import (
 )
 from chapters.kit.bench.kernel_counts import compiler, save_counts
 from chapters.kit.bench.results import SourcedTable, describe_origin, load
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import Resources, missing
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import measure_resources, resources_of
 from chapters.kit.gpu.mma import TILES, mma_matmul
 from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
@@ -42,7 +42,7 @@ def kernels(arch: str = ARCH) -> dict[str, Callable[[], tirx.PrimFunc]]:
     chapter = earlier(8)
 
     def layer(dtype: str = "float32") -> tirx.PrimFunc:
-        return matmul_bias(*SIZE, dtype)
+        return linear_bias(*SIZE, dtype)
 
     def by_threads(kernel: Callable, *tile: int) -> Callable[[], tirx.PrimFunc]:
         return lambda: kernel(layer(), ThreadTile(*tile))

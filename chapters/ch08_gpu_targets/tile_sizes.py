@@ -17,10 +17,10 @@ from chapters.ch08_gpu_targets.registers import SIZE
 from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
 from chapters.kit.bench.kernel_counts import compiler, save_counts
 from chapters.kit.bench.results import SourcedTable, load
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, render_changing
 from chapters.kit.draw.table import Table, count_noun
 from chapters.kit.gpu.cuda_resources import Resources, missing
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.gpus import BOARDS, Board, architecture
 from chapters.kit.gpu.kernel_report import measure_resources, occupancy, resident_blocks
 from chapters.kit.gpu.limits import STATIC_SHARED_BYTES
@@ -57,7 +57,7 @@ def count_tiles() -> dict:
     for name, tile in tiles().items():
         if isinstance(tile, str):
             continue
-        func = shared_matmul(matmul_bias(*SIZE, "float32"), tile)
+        func = shared_matmul(linear_bias(*SIZE, "float32"), tile)
         moved = bytes_moved(func, CUDA)
         used = {}
         for board in SHOWN:

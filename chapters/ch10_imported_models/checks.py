@@ -20,7 +20,7 @@ from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.checking.programs import operators
-from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.parse_alone import import_intrinsics
 from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
@@ -277,7 +277,7 @@ def write_code(name: str, arch: str) -> str:
     target = make_target(arch)
     try:
         with target:
-            func = matmul_bias(128, 128, 128, "float16")
+            func = linear_bias(128, 128, 128, "float16")
             mod = dl.ApplyDefaultSchedule(make_rule(name))(tvm.IRModule({"main": func}))
     except ScheduleError:
         return ""
@@ -287,7 +287,7 @@ def write_code(name: str, arch: str) -> str:
 def ask_choice(impl, arch: str, given: Sequence[str], dtype: str = "float16") -> str:
     """The name of the rule that on_tensor_cores chooses."""
     import_intrinsics()
-    func, rules = matmul_bias(128, 128, 128, dtype), [make_rule(name) for name in given]
+    func, rules = linear_bias(128, 128, 128, dtype), [make_rule(name) for name in given]
     try:
         found = impl.on_tensor_cores(func, make_target(arch), [*rules])
     except (ScheduleError, tvm.error.InternalError, ValueError, IndexError) as error:

@@ -15,10 +15,10 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from chapters.ch10_imported_models import given, layers
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.ir.relax_effects import calls_in
@@ -158,7 +158,7 @@ limits = {"max_shared_memory_per_block": 49152, "max_threads_per_block": 1024}
 chosen = []
 for arch in ("sm_61", "sm_80", "sm_90", "sm_90a", "sm_120"):
     target = Target({**cuda(arch).export(), **limits})
-    rule = ours.on_tensor_cores(matmul_bias(128, 128, 128, "float16"), target, rules)
+    rule = ours.on_tensor_cores(linear_bias(128, 128, 128, "float16"), target, rules)
     chosen.append((arch, type(rule).__name__))
 display(Table(("architecture", "rule"), chosen))
 

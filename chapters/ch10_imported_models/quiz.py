@@ -13,8 +13,8 @@ from tvm.target import Target
 
 from chapters.ch10_imported_models import layers
 from chapters.ch10_imported_models.given import cuda_source
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.quiz import Question
@@ -109,7 +109,7 @@ def _embedding() -> str:
 
 
 def _took() -> str:
-    func = tvm.IRModule({"main": matmul_bias(128, 128, 128, "float16")})
+    func = tvm.IRModule({"main": linear_bias(128, 128, 128, "float16")})
     target: Target = DLIGHT_CUDA
     with target:
         mod = dl.ApplyDefaultSchedule(dl.gpu.Matmul())(func)

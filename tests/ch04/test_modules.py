@@ -15,7 +15,7 @@ from chapters.ch04_add_rms_norm.check_cases import RELATIVE, draw_inputs, refere
 from chapters.checking import expect
 from chapters.checking.judge import judge_pass
 from chapters.checking.programs import kernels, operators
-from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.example_programs import unfused_add_norm
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.targets import CUDA
 from solutions.ch04_add_rms_norm import fuse_add_norm
@@ -110,13 +110,13 @@ def test_a_norm_whose_type_is_looser_than_it_could_be():
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-45, 1e38, float("inf"), float("nan"), -0.5])
 def test_epsilons_that_are_hardly_numbers(epsilon):
-    mod = unfused(SHAPE, "float32", epsilon)
+    mod = unfused_add_norm(SHAPE, "float32", epsilon)
     zeros = [np.zeros(SHAPE, "float32")] * 2 + [np.ones(64, "float32")]
     check_numbers(mod, draw_arguments(), zeros)
 
 
 def test_an_epsilon_beyond_float32_is_left_alone():
-    mod = unfused(SHAPE, "float32", 1e300)
+    mod = unfused_add_norm(SHAPE, "float32", 1e300)
     assert FuseAddRMSNorm(LLVM)(mod).same_as(mod) and FuseAddRMSNorm(CUDA)(mod).same_as(mod)
 
 
@@ -134,7 +134,7 @@ def test_rows_of_any_length(hidden, dtype):
 
 def measure_error(arrays: list[np.ndarray]) -> float:
     """The largest error of the norm of `arrays`, with a symbolic number of rows, relative to its largest element."""
-    mod = unfused(("n", arrays[0].shape[-1]), str(arrays[0].dtype))
+    mod = unfused_add_norm(("n", arrays[0].shape[-1]), str(arrays[0].dtype))
     normed, total = run(settle(mod, LLVM), arrays)
     exact, rounded = reference(*arrays, 1e-5)
     assert (total == rounded).all()
@@ -151,7 +151,7 @@ def test_rows_longer_than_a_stack(rows):
 def test_no_rows_when_it_runs(shape):
     sizes = [0 if isinstance(extent, str) else extent for extent in shape]
     arrays = [np.zeros(sizes, "float32"), np.zeros(sizes, "float32"), np.ones(64, "float32")]
-    for result in run(settle(unfused(shape, "float32"), LLVM), arrays):
+    for result in run(settle(unfused_add_norm(shape, "float32"), LLVM), arrays):
         assert result.shape == tuple(sizes)
 
 

@@ -24,7 +24,7 @@ from chapters.checking import expect
 from chapters.checking.draws import CHOICES, SAME_EVERYWHERE
 from chapters.checking.programs import kernels
 from chapters.checking.relax_modules import EPSILONS, Module, Value, Writer, write_module
-from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.example_programs import unfused_add_norm
 from chapters.kit.cpu import add_norm_on_cpu
 from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA
@@ -141,7 +141,7 @@ CASES = (
 def test_a_random_kernel_gives_the_right_numbers_on_cuda(part):
     def check(leading: list[int], hidden: int, dtype: str, epsilon: float) -> None:
         symbolic = [f"n{i}" if n > 1 else 1 for i, n in enumerate(leading)]
-        fused = FuseAddRMSNorm(CUDA)(unfused((*symbolic, hidden), dtype, epsilon))
+        fused = FuseAddRMSNorm(CUDA)(unfused_add_norm((*symbolic, hidden), dtype, epsilon))
         (kernel,) = kernels(fused).values()
         arrays = draw_inputs((*leading, hidden), dtype)
         exact, total = reference(*arrays, epsilon)

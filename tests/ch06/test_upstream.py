@@ -14,7 +14,7 @@ from tvm import s_tir
 from tvm.s_tir.schedule.instruction import InstructionKind
 
 from chapters.ch06_reduction_epilogue.checks import nest, program, run_in_python
-from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cases.example_programs import matmul_bias
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as reference
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 

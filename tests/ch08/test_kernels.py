@@ -16,10 +16,10 @@ from chapters.ch08_gpu_targets.thread_schedule import (
 from chapters.checking.gpu_kernels import draw_arrays, exact, layer
 from chapters.kit.bench.kernel_counts import COMPILER, compiler, resource_table
 from chapters.kit.bench.results import load
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.call import ASYNCHRONOUS
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import measure_resources, occupancy
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
@@ -61,7 +61,7 @@ def test_only_the_lesson_s_large_tile_spills_and_the_file_has_these_counts():
 @pytest.mark.parametrize("overlap", [False, True])
 def test_wider_tiles_of_tensor_cores(overlap):
     size, tile = (128, 128, 64), ch8.WarpTile(128, 128, 32, 64, 32)
-    func = ch8.tensor_core_matmul(matmul_bias(*size), tile, overlap)
+    func = ch8.tensor_core_matmul(linear_bias(*size), tile, overlap)
     given = draw_arrays(*size, "float16")
     program = HostProgram(func, CUDA, ASYNCHRONOUS)
     (kernel,) = program.kernels.values()
@@ -120,9 +120,9 @@ def test_sectors():
 
 
 def test_conflicts_and_bytes_of_a_kernel():
-    func = shared_matmul(matmul_bias(64, 64, 64), HALF, padding=0)
+    func = shared_matmul(linear_bias(64, 64, 64), HALF, padding=0)
     assert conflicts(func, CUDA)["read B_shared"] == 16
-    assert conflicts(shared_matmul(matmul_bias(64, 64, 64), HALF), CUDA)["read B_shared"] == 2
+    assert conflicts(shared_matmul(linear_bias(64, 64, 64), HALF), CUDA)["read B_shared"] == 2
     moved = bytes_moved(func, CUDA)
     assert moved["A"] == moved["B"] == 64 * 64 * 2 and moved["D"] == 64 * 64 * 4
 
@@ -150,7 +150,7 @@ def test_conditions_count_as_if_they_held():
     ],
 )
 def test_other_tiles_are_right_too(size, tile):
-    func = shared_matmul(matmul_bias(*size, "float32"), tile)
+    func = shared_matmul(linear_bias(*size, "float32"), tile)
     layer(func, size, "float32", "", "", wgsl=True)
 
 
@@ -165,12 +165,12 @@ def test_one_row_refuses_a_sum_it_would_cut_short(k, dtype):
 @pytest.mark.parametrize("size", [(72, 64, 32), (64, 72, 32), (64, 64, 40)])
 def test_tensor_cores_refuse_sizes_that_are_no_tiles(size):
     with pytest.raises(s_tir.ScheduleError):
-        ch8.tensor_core_matmul(matmul_bias(*size, "float16"))
+        ch8.tensor_core_matmul(linear_bias(*size, "float16"))
 
 
 def test_the_goals_are_a_ladder():
     """One element per thread reaches no goal, sums in registers the first, copies with padded rows both."""
-    layer_to_schedule = matmul_bias(*goals.SIZE, "float32")
+    layer_to_schedule = linear_bias(*goals.SIZE, "float32")
     tile = ch8.ThreadTile(32, 32, 16, 4, 4, vector=2)
     reached = [
         [not goals.use_of(func).exceeded(goal) for goal in goals.GOALS.values()]
@@ -185,9 +185,9 @@ def test_the_goals_are_a_ladder():
 
 
 def test_sums_that_are_not_unrolled_are_indexed_at_run_time():
-    func = naive_matmul(matmul_bias(16, 16, 8, "float32"), ch8.ThreadTile(8, 8, 8, 2, 2))
+    func = naive_matmul(linear_bias(16, 16, 8, "float32"), ch8.ThreadTile(8, 8, 8, 2, 2))
     assert goals.find_run_time_indices(func) == []
-    sch, block = start_from_bias(matmul_bias(16, 16, 8, "float32"))
+    sch, block = start_from_bias(linear_bias(16, 16, 8, "float32"))
     sch.cache_write(block, 0, "local")
     for one in (block, sch.get_sblock("D_local")):
         sch.bind(sch.get_loops(one)[0], "blockIdx.x")

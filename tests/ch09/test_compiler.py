@@ -24,13 +24,13 @@ from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu, missing
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.schedules.apply_cpu_fallback import ApplyCPUFallback, schedule_any
 from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
 from chapters.kit.schedules.reduction_once import ReductionOnce, repeats_reduction
 from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSerially
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.support.compile_and_run import after_phases, draw, run_main
+from tests.support.kernel_by_kernel import KernelByKernel
 from tests.support.orders import every_order
 
 PROMPT = [3, 1, 4, 1, 5]

@@ -25,7 +25,7 @@ from chapters.kit.bench.cpu_bounds import (
 )
 from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.bench.timing import Candidate, CandidateFailed, Unavailable, compare
-from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cases.example_programs import matmul_bias
 from chapters.kit.draw.read_order import read_order
 from chapters.kit.draw.table import format_duration
 from chapters.kit.machine import llvm_host

@@ -26,9 +26,9 @@ from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.quantized.dot_products import lanes_of
 from tests.support.injected_faults import runs_here
+from tests.support.kernel_by_kernel import KernelByKernel
 
 LAYERS, LAYER = 3, 1  # the conversation is held in the layer in the middle
 

@@ -23,6 +23,7 @@ from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.thread_schedule import naive_matmul
 from chapters.ch11_a_real_model.passes import phases
 from chapters.kit import machine
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.chat.compile_decoder import compile_decoder
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model_on_device import ModelOnDevice
@@ -31,7 +32,6 @@ from chapters.kit.emulator import wgsl_on_vulkan
 from chapters.kit.emulator.executors import required
 from chapters.kit.gpu import call
 from chapters.kit.gpu.call import executable
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.measure import devices, rpc_server
 from chapters.kit.measure.devices import (
     Device,
@@ -50,7 +50,7 @@ QUICK = {"rounds": 2, "seed": 0}
 # a layer that also runs on a CPU, whose threads come one after the other
 SMALL = DeviceKernel(
     lambda _answer, layer, tile: naive_matmul(
-        matmul_bias(layer.m, layer.n, layer.k, layer.dtype), tile
+        linear_bias(layer.m, layer.n, layer.k, layer.dtype), tile
     ),
     [(Linear(32, 64, 24), ThreadTile(16, 32, 8, 2, 4))],
     (Linear(64, 64, 16),) * 2,

@@ -12,12 +12,12 @@ from tvm.s_tir import Schedule
 from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.thread_schedule import naive_matmul
+from chapters.kit.cases.example_programs import linear_bias as layer
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.draw.kernel_picture import kernel_picture
 from chapters.kit.draw.loop_nest import Loop, loop_nest
 from chapters.kit.draw.picture import picture
 from chapters.kit.draw.tile_picture import tile_picture
-from chapters.kit.gpu.gpu_matmul import matmul_bias as layer
 from chapters.kit.ir.row_index import row_dimensions
 
 # --- graphs ---------------------------------------------------------------------------------------

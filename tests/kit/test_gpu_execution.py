@@ -13,11 +13,11 @@ from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
 from chapters.ch08_gpu_targets import thread_schedule as by_threads
 from chapters.checking.gpu_kernels import draw_arrays, exact
 from chapters.checking.programs import poison
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.emulator import executors, wgsl_on_vulkan
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.emulator.wgsl_on_vulkan import run_wgsl
 from chapters.kit.gpu.call import ASYNCHRONOUS
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import HostProgram, LaunchError
 from chapters.kit.gpu.mma import MmaTile, mma_matmul
 from chapters.kit.gpu.targets import CUDA, WEBGPU
@@ -170,13 +170,13 @@ def _layer(func: tirx.PrimFunc, size: tuple, dtype: str = "float16") -> None:
 
 
 LAYERS = {
-    "naive": (lambda: by_threads.naive_matmul(matmul_bias(*SMALL), ch8.ThreadTile(8, 8, 8, 1, 1)), SMALL),
-    "shared": (lambda: by_threads.shared_matmul(matmul_bias(*SMALL), TILE), SMALL),
-    "pipelined": (lambda: by_threads.pipelined_matmul(matmul_bias(*SMALL), TILE), SMALL),
+    "naive": (lambda: by_threads.naive_matmul(linear_bias(*SMALL), ch8.ThreadTile(8, 8, 8, 1, 1)), SMALL),
+    "shared": (lambda: by_threads.shared_matmul(linear_bias(*SMALL), TILE), SMALL),
+    "pipelined": (lambda: by_threads.pipelined_matmul(linear_bias(*SMALL), TILE), SMALL),
     "one row": (lambda: ch8.decode_matmul(16, 256, "float16"), (1, 16, 256)),
-    "tensor cores": (lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64)), (64, 64, 64)),
+    "tensor cores": (lambda: ch8.tensor_core_matmul(linear_bias(64, 64, 64)), (64, 64, 64)),
     "tensor cores, copies in flight": (
-        lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 96), overlap=True),
+        lambda: ch8.tensor_core_matmul(linear_bias(64, 64, 96), overlap=True),
         (64, 64, 96),
     ),
     "mma.sync": (lambda: mma_matmul(20, 64, 160, "float16", tile=MmaTile(16, 64, 32, 16, 32, 3)), (20, 64, 160)),

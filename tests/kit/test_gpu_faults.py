@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from chapters.checking.gpu_kernels import draw_arrays
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import LaunchError, UnknownInstructionError
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
 from tests.support.injected_faults import run_changed, run_text, runs_here, source_of
@@ -277,7 +277,7 @@ SIZE = (64, 64, 64)
 
 
 def _cores():
-    return ch8.tensor_core_matmul(matmul_bias(*SIZE))
+    return ch8.tensor_core_matmul(linear_bias(*SIZE))
 
 
 def run_with_change(old: str, new: str) -> None:

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
 from chapters.checking.programs import kernels
-from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.example_programs import unfused_add_norm
 from chapters.kit.gpu import cuda_resources
 from chapters.kit.gpu.cuda_resources import CompileError, Resources, compile_cuda, resources
 from chapters.kit.gpu.gpus import (
@@ -130,7 +130,7 @@ ROWS = [(8192, "bfloat16"), (1000, "float16"), (16384, "float32")]
 @pytest.mark.parametrize(("hidden", "dtype"), ROWS)
 def test_the_pass_gives_kernels_that_spill_nothing(arch, hidden, dtype):
     target = cuda(arch)
-    (kernel,) = kernels(FuseAddRMSNorm(target)(unfused(("n", 1, hidden), dtype))).values()
+    (kernel,) = kernels(FuseAddRMSNorm(target)(unfused_add_norm(("n", 1, hidden), dtype))).values()
     used = resources(source_of(kernel, target), arch)
     assert 0 < used.registers <= 64  # so that a multiprocessor holds its 1024 threads and more
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0

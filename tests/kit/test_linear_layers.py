@@ -15,17 +15,16 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from chapters.ch08_gpu_targets.given import start_from_bias
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu import cuda_resources
 from chapters.kit.gpu.cuda_resources import compile_ptx, missing
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.limits import block_shared_bytes
 from chapters.kit.gpu.mma import TILES
 from chapters.kit.gpu.targets import CUDA, DLIGHT_CUDA, cuda
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.kit.schedules.recognize_layer import match_layer, merge_epilogue
 from chapters.kit.schedules.schedule_linear_layers import ScheduleLinearLayers
@@ -33,6 +32,7 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from tests.support import injected_faults
 from tests.support.epilogues import EPILOGUES
+from tests.support.kernel_by_kernel import KernelByKernel
 
 N, K = 128, 96
 NARROW = ("float16", "bfloat16")
@@ -386,14 +386,14 @@ def test_float16_products_of_the_pipeline_use_tensor_cores_and_sum_in_float32():
 )
 def test_the_rule_takes_float16_to_tensor_cores_if_each_side_is_above_64(size, arch, taken):
     source = source_scheduled_by(
-        MatmulOnTensorCores(), matmul_bias(*size, "float16"), target_with_limits(arch)
+        MatmulOnTensorCores(), linear_bias(*size, "float16"), target_with_limits(arch)
     )
     assert ("mma_sync" in source) == taken
 
 
 def test_dlight_s_own_rule_declines_the_fused_layer():
     """The premise of chapter 8's choice: the rule wants a block with two reads, and the fused block has three."""
-    fused, _ = start_from_bias(matmul_bias(128, 128, 128, "float32"))
-    funcs = matmul_bias(128, 128, 128, "float32"), fused.mod["main"]
+    fused, _ = start_from_bias(linear_bias(128, 128, 128, "float32"))
+    funcs = linear_bias(128, 128, 128, "float32"), fused.mod["main"]
     taken = [dl.gpu.Matmul().apply(func, CUDA, False) is not None for func in funcs]
     assert taken == [True, False]

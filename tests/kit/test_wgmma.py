@@ -16,8 +16,8 @@ from chapters.ch08_gpu_targets import gelu_layers
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.thread_schedule import naive_matmul
 from chapters.checking.gpu_kernels import draw_arrays
+from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.gpu import call, cuda_resources, tensor_maps
-from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import occupancy
 from chapters.kit.gpu.launches import HostProgram, LaunchError, UnknownInstructionError, target_of
 from chapters.kit.gpu.targets import cuda
@@ -292,7 +292,7 @@ def test_the_instructions_are_there():
     # the bias costs no addition, anywhere; a kernel that adds has them
     addition = r"\b(add|fma)(\.rn)?(\.ftz)?\.f32"
     assert not re.search(addition, text)
-    adding = naive_matmul(matmul_bias(64, 64, 64), ThreadTile(16, 16, 16, 1, 1))
+    adding = naive_matmul(linear_bias(64, 64, 64), ThreadTile(16, 16, 16, 1, 1))
     assert re.search(addition, cuda_resources.compile_ptx(injected_faults.source_of(adding), ARCH))
 
 

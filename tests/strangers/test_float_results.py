@@ -14,10 +14,10 @@ from tvm.target import Target
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu, missing
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.schedules.merge_elementwise import MOST
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from tests.support.compile_and_run import after_phases, run_main
+from tests.support.kernel_by_kernel import KernelByKernel
 
 ROUNDS = {"float32": 1.5 * 2**23, "float64": 1.5 * 2**52}
 LARGEST = {"float32": 3e38, "float64": 1e308}

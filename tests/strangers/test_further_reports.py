@@ -9,10 +9,10 @@ from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.targets import CUDA
-from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.support.compile_and_run import after_phases, run_main
 from tests.support.injected_faults import runs_here
+from tests.support.kernel_by_kernel import KernelByKernel
 
 RANDOM = np.random.default_rng(19)
 

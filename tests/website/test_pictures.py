@@ -15,9 +15,9 @@ from chapters.ch08_gpu_targets import registers, tile_sizes
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
 from chapters.kit.bench.results import load
-from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cases.example_programs import linear_bias as layer_with_bias
+from chapters.kit.cases.example_programs import matmul_bias, row_sums
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.draw.accumulators import count_accesses, example_arrays, with_accumulator
 from chapters.kit.draw.cache_lines import cache_lines, run_cache
 from chapters.kit.draw.epilogue_places import Epilogue, compute_curves
@@ -34,7 +34,6 @@ from chapters.kit.draw.stepper import (
 from chapters.kit.draw.trace_stores import execute
 from chapters.kit.gpu.bank_picture import bank_picture, read_of_column, read_of_kernel
 from chapters.kit.gpu.cuda_resources import missing
-from chapters.kit.gpu.gpu_matmul import matmul_bias as layer_with_bias
 from chapters.kit.gpu.gpus import BOARDS
 from chapters.kit.gpu.kernel_report import measure_resources
 from chapters.kit.gpu.roofline_picture import SHOWN as ROOFLINES
