@@ -207,7 +207,7 @@ def test_the_decision_is_made_once(course):
     code = "import os; from chapters.code_owner import is_about_learner as a; print(a(), os.environ['FUSION_WHOSE'])"
     assert course.python("-c", code).stdout.split() == ["False", REFERENCE]
     assert course.python("-c", DECIDE + code).stdout.split() == ["True", LEARNER]
-    again = f"{DECIDE}decide({REFERENCE!r}); {code}"
+    again = f"{DECIDE}set_owner({REFERENCE!r}); {code}"
     assert course.python("-c", again).stdout.split() == ["True", LEARNER], "the first one holds"
     assert sys.modules["chapters.code_owner"].is_about_learner() is False, (
         "as in this run of pytest"

@@ -124,7 +124,7 @@ import numpy as np, tvm
 from chapters.kit.chat.attention import attention_kernel
 from chapters.kit.chat.cache_layout import cache_shape, rope_table
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.quantized.weight_blocks import Codes, pack
+from chapters.kit.quantized.weight_blocks import pack
 from tests.kit.test_quantized_matmuls import FORMS, QUICK_HERE, schedule_kernel
 from tests.support.quantized import draw_quantized, quantized_matmul
 
