@@ -97,7 +97,7 @@ def outer(y: (6,)):
     return mod
 
 
-def _make_sizes() -> IRModule:
+def _make_symbolic_sizes() -> IRModule:
     """relu(zeros((n if n > 3 else 3, 6))): the arithmetic in the shape is a call too, but of no Relax operator."""
     n = tirx.Var("n", "int64")
     x = relax.Var("x", relax.TensorType((n, 6), "float32"))
@@ -223,7 +223,7 @@ def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
 def test_1_1_stays_out_of_shapes(impl) -> None:
     """the arithmetic in shapes is no call of the model"""
     _compare_counts(
-        _count_calls(impl, _make_sizes()),
+        _count_calls(impl, _make_symbolic_sizes()),
         {"relax.zeros": 1, "relax.nn.relu": 1},
         "count_calls counts if_then_else(n > 3, n, 3), which computes a size in the shape given to zeros.",
         "Sizes are computed on the host and launch no kernel. CallVisitor stays out of shapes. "
@@ -234,7 +234,7 @@ def test_1_1_stays_out_of_shapes(impl) -> None:
 def observe_1_1(impl):
     return [
         lambda mod=mod: sorted(impl.count_calls(mod).items())
-        for mod in (Mixed, Branches, _make_nested(), _make_kernels(), Moves, _make_sizes())
+        for mod in (Mixed, Branches, _make_nested(), _make_kernels(), Moves, _make_symbolic_sizes())
     ]
 
 

@@ -64,7 +64,7 @@ def _swap_last_two(w: np.ndarray) -> np.ndarray:
     return np.swapaxes(w.astype("float64"), -1, -2)
 
 
-def count_products(mod: IRModule) -> dict[str, int]:
+def count_calls(mod: IRModule) -> dict[str, int]:
     """Calls of matmul, of permute_dims, and of kernels that hold a block called NT_matmul."""
     found = count_operators(mod)
     called = [mod[name] for func in relax_functions(mod) for name in kernels_called(mod, func)]
@@ -588,7 +588,7 @@ def _judge(impl, mod: IRModule, title: str, **looks) -> IRModule:
         why += "that nothing calls is compiled too, and every later pass visits it."
         KERNEL.that(not left, what, expected="none of them", yours=", ".join(left), why=why)
 
-    usual = {"count": count_products, "read": KERNEL, "fires": check_composites, "settles": False}
+    usual = {"count": count_calls, "read": KERNEL, "fires": check_composites, "settles": False}
     looks = {**usual, **looks}
     return judge_pass(impl.FuseTransposeMatmul(), mod, "FuseTransposeMatmul", title, **looks)
 
@@ -707,7 +707,7 @@ def test_3_4_leaves_all_else(impl) -> None:
 def test_3_4_fuses_the_decoder(impl) -> None:
     """no transpose is left in the decoder, and each linear layer has one launch fewer"""
     mod, _ = decoder("tiny", functions=["decode"])
-    launches, transposes = lambda m: walk_the_ir.launches(m)["decode"], count_products(mod)
+    launches, transposes = lambda m: walk_the_ir.launches(m)["decode"], count_calls(mod)
     fewer = "launches", launches, transposes["permute_dims"]
     calls = {"permute_dims": 0}
     _judge(impl, mod, "the decoder", calls=calls, runs=False, fewer=fewer, why=WASTE, read=MEASURE)
@@ -832,7 +832,7 @@ def _judge_own(impl, mod: IRModule, title: str, *, if_ill_formed: str = "", **lo
                 "a tuple has none.",
             ) from None
 
-    looks = {"count": count_products, "read": OWN, "settles": False, **looks}
+    looks = {"count": count_calls, "read": OWN, "settles": False, **looks}
     judge_pass(transform, mod, "The pass with your own_transposes", title, **looks)
 
 
@@ -926,7 +926,7 @@ def _try_careless(impl) -> tuple[str, str]:
     state, found = expect.outcome(partial(reference.fuse, fires=careless), mod, arrays)
     if state != "numbers":
         return "loud", f"{state}: {found}"
-    if not count_products(reference.fuse(mod, reference.careless))["NT_matmul"]:
+    if not count_calls(reference.fuse(mod, reference.careless))["NT_matmul"]:
         inside = any(isinstance(block, relax.DataflowBlock) for block in mod["main"].body.blocks)
         refused = NOT_NEEDED if any(answers) else "careless refuses it"
         return "left alone", (refused if answers else NO_PAIR) if inside else NOWHERE

@@ -180,7 +180,14 @@ def _norm_of(total: str) -> str:
 
 # what it is -> the module, what would break
 NOT_A_PAIR = {
-    "the norm of a parameter": (_make_pair(body=_norm_of("x1")), "There is no add."),
+    "the norm of a parameter": (
+        _make_pair(body="norm = R.nn.rms_norm(x1, weight, axes=[-1], epsilon=1e-5)"),
+        "There is no add.",
+    ),
+    "the norm of another name of a parameter": (
+        _make_pair(body=_norm_of("x1")),
+        "There is no add.",
+    ),
     "the norm of a product": (
         _make_pair(body=_norm_of("R.multiply(x1, x2)")),
         "The kernel adds its two tensors; it does not multiply them.",
@@ -705,7 +712,7 @@ def _describe_dispatch(mod: tvm.IRModule) -> list[str]:
 
 
 def _try_without_choice(mod: tvm.IRModule):
-    """As _upstream, but each kernel serves every tensor of rank 3, so FuseAsUpstream cannot choose a wrong one."""
+    """As `_try_upstream`, but each kernel serves each tensor of rank 3, so FuseAsUpstream cannot choose a wrong one."""
 
     def serves_all(dims, *facts):
         return sound.cpu_kernel([tirx.Var("rows", "int64"), tirx.Var("more", "int64")], *facts)

@@ -188,7 +188,7 @@ def copies_out_with_sums(func: tirx.PrimFunc) -> bool:
     return any(count(loop.body, func.params[-1]) > 0 for loop in around)
 
 
-def find_widest(func: tirx.PrimFunc) -> int:
+def widest_vector(func: tirx.PrimFunc) -> int:
     """The extent of the longest vectorized loop around the sums; 1 if there is none."""
     every = (one for loops in find_loops(func) for one in loops)
     return max([1, *(int(one.loop.extent) for one in every if one.vectorized)])

@@ -682,7 +682,7 @@ def _run_product(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, whose: str) 
 
 def _check_width(schedule, rows, whose: str) -> None:
     funcs = {name: _schedule_square(schedule, rows, t, whose) for name, t in TARGETS.items()}
-    widths = {name: products.find_widest(func) for name, func in funcs.items()}
+    widths = {name: products.widest_vector(func) for name, func in funcs.items()}
     expected = "a vectorized loop over the lanes of a register"
     why = "Without it, each instruction multiplies one pair of numbers instead of eight or sixteen."
     yours = str(loop_nest(funcs["AVX2"]))

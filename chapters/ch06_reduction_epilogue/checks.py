@@ -581,10 +581,10 @@ def _match(impl, func: tirx.PrimFunc) -> dict:
 
 
 def _pair(impl, reduction: s_tir.SBlock, epilogue: s_tir.SBlock) -> dict:
-    return impl.match_axes(_find_load(epilogue), reduction.body.indices, epilogue, reduction)
+    return impl.match_axes(_find_indices(epilogue), reduction.body.indices, epilogue, reduction)
 
 
-def _find_load(epilogue: s_tir.SBlock) -> list:
+def _find_indices(epilogue: s_tir.SBlock) -> list:
     """The indices at which an epilogue reads temp."""
     found = nodes(epilogue.body, tvm.ir.TensorLoad)
     return next(load.indices for load in found if load.source.name == "temp")
@@ -612,7 +612,7 @@ def test_6_2_pairs_axes_through_temp(impl) -> None:
         )
         why = "The addend is rewritten with this mapping. An axis that stays in it is undefined in the reduction."
         AXES.that(not missing, what, expected=expected, yours=found, why=why)
-        read = [Analyzer().simplify(substitute(index, found)) for index in _find_load(epilogue)]
+        read = [Analyzer().simplify(substitute(index, found)) for index in _find_indices(epilogue)]
         AXES.that(
             tvm_ffi.structural_equal(read, list(reduction.body.indices)),
             f"With your pairing, the two blocks name different elements of `temp`: {title}.",
@@ -621,7 +621,7 @@ def test_6_2_pairs_axes_through_temp(impl) -> None:
             why="Each sum must start from the addend of the point that reads it. A wrong pairing gives it another one.",
         )
         for axis in epilogue.iter_vars:
-            if mentions(_find_load(epilogue), axis.var):
+            if mentions(_find_indices(epilogue), axis.var):
                 continue
             AXES.that(
                 are_equal(found[axis.var], axis.dom.min),

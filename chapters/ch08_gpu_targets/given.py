@@ -18,7 +18,7 @@ Staged = tuple[Schedule, LoopRV]  # with the loop over blocks of k
 
 
 def start_from_bias(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV]:
-    """A schedule of `func` (the kit's matmul_bias) with the bias fused by chapter 6, and its only block."""
+    """A schedule of `func` (the kit's linear_bias) with the bias fused by chapter 6, and its only block."""
     sch = Schedule(func)
     earlier(6).fuse_reduction_epilogue(sch, "matmul", "bias")
     return sch, sch.get_sblock("matmul")

@@ -17,7 +17,7 @@ from chapters.runner.earlier import earlier
 
 
 def naive_matmul(func: tirx.PrimFunc, tile: ThreadTile) -> tirx.PrimFunc:
-    """Return the kit's matmul_bias `func` fused, tiled and bound; A and B are read from global memory at every step."""
+    """Return the kit's linear_bias `func` fused, tiled and bound; A and B are read from global memory at every step."""
     sch, block = start_from_bias(func)
     tile_and_bind(sch, block, tile)
     return sch.mod["main"]

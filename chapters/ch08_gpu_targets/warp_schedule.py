@@ -18,7 +18,7 @@ from chapters.runner.earlier import earlier
 def schedule_for_tensor_cores(
     func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic, overlap: bool = False
 ) -> tirx.PrimFunc:
-    """Return the kit's matmul_bias `func`, on float16 or bfloat16, fused and scheduled for tensor cores.
+    """Return the kit's linear_bias `func`, on float16 or bfloat16, fused and scheduled for tensor cores.
 
     Sizes are multiples of the tile's. start: the intrinsic of `bias_fragment`, which replaces the init. overlap: keep
     the copies to shared memory in flight.

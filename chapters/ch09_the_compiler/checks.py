@@ -202,7 +202,10 @@ def lower_by(impl, mod: tvm.IRModule | None = None) -> tvm.IRModule:
     passes = impl.graph_and_lower(QUICK)
     name_passes(passes, "graph_and_lower")
     given = mod or attach_model()
-    return expect.apply(lambda one: run_passes(passes, one), given, "graph_and_lower")
+    result = expect.apply(lambda one: run_passes(passes, one), given, "graph_and_lower")
+    for name in {"decode", "sample"} & {gvar.name_hint for gvar in given.get_global_vars()}:
+        expect.has_function(result, name, "graph_and_lower")
+    return result
 
 
 def test_9_2_everything_is_a_kernel(impl) -> None:
@@ -851,7 +854,7 @@ def generate(
 
 
 @functools.cache
-def make_right() -> Generator:
+def make_unspoiled() -> Generator:
     return Generator(SMALL, target=QUICK)
 
 
@@ -867,7 +870,7 @@ def test_9_7_same_tokens(impl) -> None:
     """the greedy tokens stay what they were"""
     what = "After slips_through, the greedy tokens are others, so a test that compares tokens finds your pass."
     why = "The greedy token is the position of the largest logit, which has to stay the same."
-    found, right = (generate(one, PROMPT)[0] for one in (make_spoiled(impl), make_right()))
+    found, right = (generate(one, PROMPT)[0] for one in (make_spoiled(impl), make_unspoiled()))
     BREAK.equal(found.tolist(), right.tolist(), what, why=why)
 
 
@@ -875,7 +878,7 @@ def test_9_7_any_logits(impl) -> None:
     """the greedy tokens stay also where all logits are negative, far from zero, or near it"""
     for scale in (1, 1e33, 1e-30):
         other = [token % 2 for token in PROMPT], TWO_WORDS, draw_gloomy(scale)
-        tokens, logits = generate(make_right(), *other)
+        tokens, logits = generate(make_unspoiled(), *other)
         BREAK.equal(
             generate(make_spoiled(impl), *other)[0].tolist(),
             tokens.tolist(),
@@ -888,7 +891,7 @@ def test_9_7_any_logits(impl) -> None:
 
 def test_9_7_wrong_logits(impl) -> None:
     """logits are wrong by more than a tenth of the largest"""
-    logits, right = (generate(one, PROMPT)[1] for one in (make_spoiled(impl), make_right()))
+    logits, right = (generate(one, PROMPT)[1] for one in (make_spoiled(impl), make_unspoiled()))
     error = np.abs(logits - right).max() / np.abs(right).max()
     what = "After slips_through, the logits are right or nearly right."
     wanted = "some logit wrong by more than 0.1 of the largest"

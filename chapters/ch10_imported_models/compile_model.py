@@ -143,7 +143,7 @@ def show(name: str) -> None:
 
 
 def apply_passes(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IRModule:
-    """`mod` after the passes of the file `name`. Raises Refused if one fails or gives a module that is ill-formed."""
+    """`mod` after the passes of the file `name`. Raises ModelRefused if one fails or gives an ill-formed module."""
     for one in passes:
         try:
             mod = one(mod)

@@ -244,18 +244,18 @@ def look_at_refused(impl, program: Program) -> CheckFailed | None:
         why = "Decide before you change anything."
         return _fail(program, sch, what, REFUSE, expected="the schedule as it was", why=why)
     if same:
-        what = f"neither fuses nor refuses {_name(program)}"
+        what = f"neither fuses nor refuses {_describe_refused(program)}"
         return _fail(
             program, None, what, REFUSE, expected="a ScheduleError with the reason", why=why
         )
-    what = f"fuses {_name(program)}"
+    what = f"fuses {_describe_refused(program)}"
     found = _compare_runs(program, sch)
     return _fail(
         program, sch, what, REFUSE, expected="a ScheduleError with the reason", why=why, yours=found
     )
 
 
-def _name(program: Program) -> str:
+def _describe_refused(program: Program) -> str:
     return f"a program that it must refuse ({program.refused})"
 
 

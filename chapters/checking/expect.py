@@ -217,7 +217,7 @@ def apply(
     except Exception as error:
         # how TVM says that a module_pass returned None
         if "return value of a module pass must be set" not in str(error):
-            error.given = script(_find_function(transform, before, error))
+            error.given = script(_find_failing_function(transform, before, error))
             raise
         result = None
     returns_module(result, whose, why=NEXT)
@@ -226,7 +226,7 @@ def apply(
     return result
 
 
-def _find_function(
+def _find_failing_function(
     transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, error: Exception
 ) -> tvm.IRModule | relax.Function:
     """The first function of `mod` that, alone in a module, makes `transform` raise the same error; else `mod`."""

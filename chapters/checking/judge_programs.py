@@ -85,7 +85,8 @@ def failure_on(
         raise
     except TookTooLong:
         failed: CheckFailed = DidNotEnd(
-            f"{whose} did not finish within {_seconds():g} s and was stopped, on a program of {_count(program.mod)}.",
+            f"{whose} did not finish within {_seconds():g} s and was stopped, on a program of "
+            f"{_describe_length(program.mod)}.",
             expected="a few milliseconds",
             why="A loop that never ends, or recursion into the same node, looks like this.",
             read=read,
@@ -121,7 +122,7 @@ def _show(title: str, mod: tvm.IRModule) -> str:
     return f"\n\n{title}:\n{expect.script(mod)}"
 
 
-def _count(mod: tvm.IRModule) -> str:
+def _describe_length(mod: tvm.IRModule) -> str:
     count = sum(len(bindings_of(s)) for f in relax_functions(mod).values() for s in scopes(f))
     return f"{count} binding{'' if count == 1 else 's'}"
 
@@ -132,6 +133,8 @@ def _judge(transform, program: Module, whose: str, costs: Look, read: str, resul
     expect.keeps_public_functions(result, program.mod, whose, read)
     if tvm_ffi.structural_equal(result, program.mod):
         return
+    returned = [str(type(one["main"].ret_ty).__name__) for one in (result, program.mod)]
+    expect.equal(*returned, f"{whose} changes the type that `main` returns.", read=read)
     results.append(result)
     try:
         vm = _compile(result)

@@ -329,7 +329,8 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       format = FORMATS[kernel.dtype],
       count = launch.rows * facts.hidden;
     if (kernel.dtype === "float16" && !gpu.half) {
-      throw new UserError(`${gpu.name} offers no float16 to WebGPU (feature shader-f16); take float32.`);
+      const lacks = `${gpu.name} offers no float16 to WebGPU (feature shader-f16)`;
+      throw new UserError(`${"Float16Array" in window ? lacks : "This browser has no Float16Array"}; take float32.`);
     }
     const work = async () => {
       const layout = createLayout(gpu, kernel);
@@ -500,7 +501,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   device.textContent = "Looking for a WebGPU device …";
   openDevice().then(
     ({ name, half }) => {
-      device.textContent = `WebGPU runs on: ${name}, float16 ${half ? "included" : "not offered"}.`;
+      device.textContent = `WebGPU runs on: ${name}, float16 ${half ? "included" : "not available"}.`;
       part("run").disabled = false;
     },
     (error) => {

@@ -171,7 +171,7 @@ class BrowserKernel:
 <div class="webgpu-choices">
 <button type="button" class="md-button" id="webgpu-run" disabled>Run and check</button>
 <button type="button" class="md-button" id="webgpu-reset" disabled>Undo my edits</button>
-<label><input type="checkbox" id="webgpu-poison" checked> fill workgroup memory with rubbish first</label>
+<label><input type="checkbox" id="webgpu-poison" checked> fill workgroup memory with poison first</label>
 </div>
 <div class="webgpu-verdict" id="webgpu-verdict" role="status">Nothing has run yet.</div>
 <div class="row-map" id="webgpu-map" hidden></div>

@@ -271,6 +271,8 @@ def draw_epilogue_times(measured: dict) -> list[plots.Figure]:
         rows: {e: s[torch + e] / s[ours + e] for e in layers if torch + e in s}
         for rows, s in by_rows.items()
     }
+    if not all(ratios.values()):  # measured without PyTorch
+        return []
     low, high = ({rows: pick(r.values()) for rows, r in ratios.items()} for pick in (min, max))
     cost = max(s[ours + e] / s[ours + alone] for s in by_rows.values() for e in epilogues)
     few, many = min(ratios), max(ratios)
@@ -330,7 +332,8 @@ def draw_chat_speed(measured: dict) -> list[plots.Figure]:
     title = f"SmolLM2-135M: a prompt of {tokens} tokens, on {where}"
     caption = "A prompt's tokens go through the model together, so arithmetic takes the time and not memory."
     figures.append(_draw_token_rates(prefill, tokens, title, caption, claim))
-    return [*figures, _draw_first_token(measured["first token"])]
+    first = measured["first token"]  # of ours alone, where no other runtime is installed
+    return [*figures, _draw_first_token(first)] if len(first) > 1 else figures
 
 
 def _draw_token_rates(

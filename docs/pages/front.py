@@ -105,7 +105,7 @@ def draw_chat_bars() -> Bars:
     }
     seconds = {n: bench.seconds_of(found["seconds"], key, "decode") for n, key in names.items()}
     exact = bench.seconds_of(found["seconds"], bench.EXACT, "decode")
-    rows = [Bar(name, 1 / t, f"{1 / t:.0f}", name == "This course") for name, t in seconds.items()]
+    rows = [Bar(n, 1 / t, f"{1 / t:.0f}", n == "This course") for n, t in seconds.items() if t]
     note = (
         f"{measured['context']} tokens into a conversation, {threads} threads, {html.escape(results['device'])}. "
         f"The model alone, without choosing a token. Both round activations to 8 bits; with float32 activations ours "
@@ -125,8 +125,8 @@ def draw_decode_bars() -> Bars:
         "torch.compile": "torch.compile",
         "This course": OURS,
     }
-    seconds = {words: measured["seconds"][f"{name} decode"] for words, name in names.items()}
-    rows = [Bar(n, t, format_duration(t), n == "This course") for n, t in seconds.items()]
+    seconds = {words: measured["seconds"].get(f"{name} decode") for words, name in names.items()}
+    rows = [Bar(n, t, format_duration(t), n == "This course") for n, t in seconds.items() if t]
     note = (
         f"One token through the decoder “{html.escape(decoder)}” in float32, {measured['threads']} threads, "
         f"{html.escape(results['device'])}. TVM’s default has no schedules for a CPU, so its bar says as much about "

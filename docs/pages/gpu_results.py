@@ -5,6 +5,7 @@ A plot shows the first dtype of its file; the tables beneath have all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from docs.pages.plots import Figure, InputSize, draw_bandwidth, draw_bars, draw_
 # the kernels of many rows that the charts show; the tables have the others
 FASTEST = ("wgmma", "mma.sync")
 NEAR = 0.8  # a share of what the ceilings allow
+EQUAL = 5e-4  # two times that differ by a smaller share are equal
 SIZES = "The names give rows of x × outputs × inputs. The table has all implementations."
 
 
@@ -40,7 +42,7 @@ def draw_norms(measured: dict) -> list[Figure]:
     claim = (
         f"Add and RMSNorm of {tables.shape_text(largest['shape'])} in {dtype}, as shares of the speed of a copy of as "
         f"many bytes: {', '.join(f'{name} {share:.0%}' for name, share in by_speed)}. "
-        f"{_compare_with_others(cases, tables.NORM_OURS)}"
+        f"{_compare_with_others(measured['cases'], tables.NORM_OURS)}"
     )
     copy_rate = measured["ceilings"]["copy_rate"]
     drawn = draw_bandwidth(sizes, copy_rate, f"Add and RMSNorm in {dtype}", claim=claim)
@@ -50,14 +52,15 @@ def draw_norms(measured: dict) -> list[Figure]:
 def draw_linear(measured: dict) -> list[Figure]:
     """ch08_linear: layers of one row beside a copy, then layers of many rows beside PyTorch's linear."""
     cases, dtype = _select_first_dtype(measured)
-    one = [case for case in cases if "decode" in case["seconds"]]
-    many = [case for case in cases if set(FASTEST) & set(case["seconds"])]
+    all_one = [case for case in measured["cases"] if "decode" in case["seconds"]]
+    all_many = [case for case in measured["cases"] if set(FASTEST) & set(case["seconds"])]
+    one, many = ([case for case in of_all if case in cases] for of_all in (all_one, all_many))
     figures = []
     if one:
         names = ("decode", tables.LINEAR)
         claim = (
             f"One row of x in {dtype}, as shares of the speed of a copy of as many bytes: "
-            f"{_describe_shares(one, names, tables.COPY)}. {_compare_with_others(one, tables.LINEAR_OURS)}"
+            f"{_describe_shares(one, names, tables.COPY)}. {_compare_with_others(all_one, tables.LINEAR_OURS)}"
         )
         drawn = _make_share_bars(one, names, tables.COPY)
         words, limit = (
@@ -69,7 +72,7 @@ def draw_linear(measured: dict) -> list[Figure]:
     if many:
         claim = (
             f"Many rows of x in {dtype}, as shares of the speed of {tables.LINEAR}, which is cuBLAS: "
-            f"{_describe_shares(many, FASTEST, tables.LINEAR)}. {_compare_with_others(many, tables.LINEAR_OURS)}"
+            f"{_describe_shares(many, FASTEST, tables.LINEAR)}. {_compare_with_others(all_many, tables.LINEAR_OURS)}"
         )
         drawn = _make_share_bars(many, FASTEST, tables.LINEAR)
         words = f"per cent of the speed of {tables.LINEAR}, more is better"
@@ -105,25 +108,30 @@ def _describe_shares(cases: list[dict], names: Sequence[str], usual: str) -> str
     return ", ".join(texts)
 
 
-def _compare_with_others(cases: list[dict], ours: Sequence[str]) -> str:
-    """In how many cases we are the fastest, and the best of the others' time in ours; "" if no case has both.
+def _compare_with_others(cases: Sequence[dict], ours: Sequence[str]) -> str:
+    """For each dtype: who is the fastest in how many cases, and the time of the best of the others in ours.
 
-    Neither a copy nor our own kernels with a second launch count as another's.
+    Neither a copy nor our own kernels with a second launch count as another's. "" if no case has both.
     """
-    ratios = []
-    for case in cases:
-        seconds = case["seconds"]
-        others = [n for n in seconds if n.removesuffix(tables.THEN_ADD) not in (*ours, tables.COPY)]
-        fastest, other = find_best(seconds, ours), find_best(seconds, others)
-        if fastest and other:
-            ratios.append(other[1] / fastest[1])
-    if not ratios:
-        return ""
-    wins = sum(ratio > 1 for ratio in ratios)
-    return (
-        f"This course is the fastest in {wins} of {len(ratios)} cases; the best of the others takes {min(ratios):.3g} "
-        f"to {max(ratios):.3g} times our time."
-    )
+    texts = []
+    for dtype in dict.fromkeys(case["dtype"] for case in cases):
+        ratios, fastest = [], Counter()
+        for seconds in (case["seconds"] for case in cases if case["dtype"] == dtype):
+            known = {*ours, tables.COPY}
+            others = [name for name in seconds if name.removesuffix(tables.THEN_ADD) not in known]
+            mine, other = find_best(seconds, ours), find_best(seconds, others)
+            if mine and other:
+                ratio = other[1] / mine[1]
+                ratios.append(ratio)
+                winner = "this course" if ratio > 1 else f"“{other[0]}”"
+                fastest["two, equally," if abs(ratio - 1) < EQUAL else winner] += 1
+        if ratios:
+            counts = [f"{name} in {count}" for name, count in fastest.most_common()]
+            texts.append(
+                f"in {dtype} {', '.join(counts)} of {len(ratios)} cases (the best of the others takes "
+                f"{min(ratios):.3g} to {max(ratios):.3g} times our time)"
+            )
+    return f"The fastest is {'; '.join(texts)}." if texts else ""
 
 
 def draw_gelu(measured: dict) -> list[Figure]:
@@ -193,10 +201,10 @@ def _draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) ->
 PLOTS = {
     "ch04_gpu": draw_norms,
     "ch08_norm": draw_norms,
-    "ch08_linear": draw_linear,
-    "ch08_gelu": draw_gelu,
-    "ch08_steps": lambda measured: [
-        *draw_schedule_steps(measured),
+    "ch08_linear": lambda measured: [
+        *draw_linear(measured),
         tables.show_roofline(_draw_roofline).parts[0],
     ],
+    "ch08_gelu": draw_gelu,
+    "ch08_steps": draw_schedule_steps,
 }

@@ -17,8 +17,8 @@ from chapters.kit.draw.table import Table, format_si
 
 COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
 OURS = COLOURS[0]
-# how a baseline's name begins -> its colour, the same on every plot; the longest that fits counts
-BASELINE_COLOURS = {
+# how the name of what was measured begins -> its colour, the same on every plot; the longest that fits counts
+NAME_COLOURS = {
     "this course": OURS,
     "a copy": COLOURS[5],
     "predicted": COLOURS[5],
@@ -136,7 +136,7 @@ def draw_figure(draw: Callable, title: str, caption: str, table: Table, claim: s
 
 
 def display_name(name: str) -> str:
-    """The name of a baseline on every plot: "fusion_by_hand, bias" is "this course, bias"."""
+    """The name of what was measured, on every plot: "fusion_by_hand, bias" is "this course, bias"."""
     fitting = [begin for begin in DISPLAY_NAMES if name == begin or name.startswith(f"{begin},")]
     if not fitting:
         return name
@@ -144,16 +144,16 @@ def display_name(name: str) -> str:
     return DISPLAY_NAMES[begin] + name.removeprefix(begin)
 
 
-def find_baseline_colour(name: str) -> str:
-    """The colour of a baseline; "" if it is none."""
+def find_colour(name: str) -> str:
+    """The colour that `name` has on every plot; "" if it has none of its own."""
     name = display_name(name)
-    fitting = [begin for begin in BASELINE_COLOURS if name.startswith(begin)]
-    return BASELINE_COLOURS[max(fitting, key=len)] if fitting else ""
+    fitting = [begin for begin in NAME_COLOURS if name.startswith(begin)]
+    return NAME_COLOURS[max(fitting, key=len)] if fitting else ""
 
 
 def choose_colour(name: str, number: int) -> str:
-    """The colour of a baseline; of a name that is none, that of its number, and never ours."""
-    return find_baseline_colour(name) or COLOURS[1 + number % (len(COLOURS) - 1)]
+    """The colour of `name`; if it has none of its own, that of its number, and never ours."""
+    return find_colour(name) or COLOURS[1 + number % (len(COLOURS) - 1)]
 
 
 def _embed_svg(svg: str, title: str) -> str:
@@ -324,7 +324,7 @@ def draw_bars(
         replace(
             one,
             name=display_name(one.name),
-            ours=one.ours or find_baseline_colour(one.name) == OURS,
+            ours=one.ours or find_colour(one.name) == OURS,
             mark=mark,
         )
         for one in entries

@@ -1,7 +1,7 @@
 """Chapter 5: schedule primitives one by one, what they cannot do, and fast schedules for chapter 3's kernel.
 
-Exercises 5.1 to 5.5 use the program of `chapters/kit/cases/matmul_bias.py`: a block `matmul`, which sums into `temp`,
-and a block `bias`, which stores `temp` plus C into D. 5.6 sums the rows of a matrix. A function that takes a
+Exercises 5.1 to 5.5 use `matmul_bias` of `chapters/kit/cases/example_programs.py`: a block `matmul`, which sums into
+`temp`, and a block `bias`, which stores `temp` plus C into D. 5.6 sums the rows of a matrix. A function that takes a
 schedule changes it in place; what the program computes must stay the same.
 """
 

@@ -180,7 +180,7 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 def tensor_core_matmul(
     func: tirx.PrimFunc, tile: WarpTile | None = None, overlap: bool = False
 ) -> tirx.PrimFunc:
-    """Return the kit's matmul_bias `func`, on float16 or bfloat16, on tensor cores, from your `bias_fragment`.
+    """Return the kit's linear_bias `func`, on float16 or bfloat16, on tensor cores, from your `bias_fragment`.
 
     Sizes are multiples of the tile's. overlap: keep the copies to shared memory in flight.
     """

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from chapters.ch03_transpose_matmul.checks import count_products
+from chapters.ch03_transpose_matmul.checks import count_calls
 from chapters.checking.judge import judge_pass
 from chapters.kit.cases.relax_text import kernel, relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
@@ -140,7 +140,7 @@ def list_situations() -> Iterator:
 @pytest.mark.parametrize(("mod", "kernels", "runs"), list(list_situations()))
 def test_situation(mod, kernels, runs):
     result = judge_pass(FuseTransposeMatmul(), mod, "FuseTransposeMatmul", "the module", runs=False)
-    assert count_products(result)["NT_matmul"] == kernels
+    assert count_calls(result)["NT_matmul"] == kernels
     if kernels == 0:
         assert tvm_ffi.structural_equal(result, mod)
     for arrays, expected in runs:
@@ -161,7 +161,7 @@ def main(x: R.Tensor((4, 8), "float32", "llvm:0"), w: R.Tensor((16, 8), "float32
     out = R.matmul(x, R.permute_dims(w))
 """)
     result = FuseTransposeMatmul()(mod)
-    assert count_products(result)["NT_matmul"] == 1
+    assert count_calls(result)["NT_matmul"] == 1
     bound = result["main"].body.blocks[0].bindings[0].var
     assert bound.ty.vdevice is not None and bound.ty.vdevice == mod["main"].ret_ty.vdevice
 
@@ -178,7 +178,7 @@ def main(x: (4, 8, "{dtype}"), w: (4, 8, "{dtype}")):
 """)
     result = FuseTransposeMatmul()(mod)
     relax.analysis.well_formed(result)
-    assert count_products(result)["NT_matmul"] == 1
+    assert count_calls(result)["NT_matmul"] == 1
 
 
 def test_a_kernel_is_shared_by_equal_calls():
@@ -189,5 +189,5 @@ def main(x: (4, 8), w: (8, 8)):
     z = R.matmul(y, wt)
 """)
     result = FuseTransposeMatmul()(mod)
-    assert count_products(result) == {"matmul": 0, "permute_dims": 0, "NT_matmul": 2}
+    assert count_calls(result) == {"matmul": 0, "permute_dims": 0, "NT_matmul": 2}
     assert sum(isinstance(f, tirx.PrimFunc) for f in result.functions.values()) == 1

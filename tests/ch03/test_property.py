@@ -17,7 +17,7 @@ import tvm
 from hypothesis import given, note, seed, settings
 from tvm import relax, tirx
 
-from chapters.ch03_transpose_matmul.checks import count_products
+from chapters.ch03_transpose_matmul.checks import count_calls
 from chapters.ch04_add_rms_norm import check_cases as add_norm
 from chapters.checking.draws import CHOICES, SAME_EVERYWHERE
 from chapters.checking.judge import judge_pass
@@ -249,7 +249,7 @@ def check(draw: Draw) -> None:
         FuseTransposeMatmul(), before, "FuseTransposeMatmul", "the module", runs=False
     )
     left = {operator: draw.left[operator] for operator in ("matmul", "permute_dims")}
-    assert count_products(result) == {**left, "NT_matmul": draw.fused}
+    assert count_calls(result) == {**left, "NT_matmul": draw.fused}
     names = {gvar.name_hint for gvar in result.get_global_vars()}
     extra = names - {gvar.name_hint for gvar in before.get_global_vars()}
     assert all(name.startswith("NT_matmul") for name in extra), "a composite stayed"

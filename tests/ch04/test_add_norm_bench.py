@@ -1,4 +1,4 @@
-"""What `bench 4` is made of: counted bytes, bounds that move what they claim, peers that are checked, tables."""
+"""What `bench 4` is made of: counted bytes, bounds that move what they claim, baselines that are checked, tables."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_the_bound_moves_every_byte(streaming):
 
 
 @pytest.mark.parametrize("dtype", bench.DTYPES)
-@pytest.mark.parametrize("peer", ["ours", "unfused", "numpy_baseline"])
-def test_a_peer_is_checked_before_it_is_timed(peer, dtype):
-    for call, error in getattr(bench, peer)((4, 1, 96), dtype, 1, 7).values():
+@pytest.mark.parametrize("candidate", ["ours", "unfused", "numpy_baseline"])
+def test_a_candidate_is_checked_before_it_is_timed(candidate, dtype):
+    for call, error in getattr(bench, candidate)((4, 1, 96), dtype, 1, 7).values():
         assert 0 <= error < bench.TOLERANCE[dtype]
         call()
 

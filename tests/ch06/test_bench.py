@@ -1,4 +1,4 @@
-"""The tables of `python -m chapters bench 6` on a processor without AMX, and peers that check before they are timed.
+"""The tables of `python -m chapters bench 6` on a processor without AMX, and baselines that are checked before timing.
 
 The tables with AMX are on the page of results.
 """

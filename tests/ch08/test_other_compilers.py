@@ -1,4 +1,4 @@
-"""A linear layer with bias and GELU, ours and its peers, without a GPU; and the record of what Inductor writes."""
+"""A linear layer with bias and GELU, ours and its baselines, without a GPU; and the record of what Inductor writes."""
 
 from __future__ import annotations
 

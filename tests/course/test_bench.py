@@ -61,11 +61,11 @@ def dies():
 
 
 def test_compare_times_each_variant_and_tells_what_is_missing():
-    peers = [
+    candidates = [
         Candidate(HERE, "two_sums", {"small": 1000, "large": 50000}),
         Candidate(HERE, "absent"),
     ]
-    timings, missing = compare(peers, threads=1, rounds=3)
+    timings, missing = compare(candidates, threads=1, rounds=3)
     assert missing == ["nothing of that name is installed"]
     assert timings["large"].seconds > 3 * timings["small"].seconds
     assert timings["small"].error == 0.5 and len(timings["small"].rounds) == 3
@@ -93,15 +93,17 @@ def test_a_peer_that_needs_torch_runs_in_the_interpreter_that_has_it(tmp_path, m
     """A bare one here, with nothing that the course needs, and a torch that is only found."""
     other = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
     venv.create(tmp_path / "venv", symlinks=os.name != "nt")
-    (tmp_path / "other_peer.py").write_text(OTHER_CANDIDATE)
+    (tmp_path / "other_candidate.py").write_text(OTHER_CANDIDATE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("FUSION_PEER_PYTHON", str(other))
-    peers = [Candidate("other_peer", "interpreter", needs=needs) for needs in ((), ("torch",))]
-    timings, missing = compare(peers, threads=1, rounds=1)
+    candidates = [
+        Candidate("other_candidate", "interpreter", needs=needs) for needs in ((), ("torch",))
+    ]
+    timings, missing = compare(candidates, threads=1, rounds=1)
     assert list(timings) == [sys.executable]
     assert missing == [timing.not_installed("torch")]
     (tmp_path / "torch.py").touch()
-    timings, missing = compare(peers, threads=1, rounds=1)
+    timings, missing = compare(candidates, threads=1, rounds=1)
     assert list(timings) == [sys.executable, str(other)] and not missing
 
 

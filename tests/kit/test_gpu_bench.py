@@ -364,7 +364,19 @@ def test_equal_times_are_no_lead():
     cases = [case(seconds) for seconds in (1, 0.8)]
     (figure,) = gpu_page.draw_norms({"cases": cases, "ceilings": {"copy_rate": 10.0}})
     assert figure.claim.endswith(
-        "This course is the fastest in 1 of 2 cases; the best of the others takes 1 to 1.25 times our time."
+        "The fastest is in float16 two, equally, in 1, this course in 1 of 2 cases (the best of the others takes 1 to "
+        "1.25 times our time)."
+    )
+
+
+def test_who_is_faster_is_named():
+    seconds = {
+        n: asdict(Quantiles(s, s, s, 9)) for n, s in {"mma.sync": 1.5, "Triton": 1.2}.items()
+    }
+    cases = [{"dtype": dtype, "seconds": seconds} for dtype in ("float16", "bfloat16")]
+    assert gpu_page._compare_with_others(cases, ["mma.sync"]).startswith(
+        "The fastest is in float16 “Triton” in 1 of 1 cases (the best of the others takes 0.8 to 0.8 times our time); "
+        "in bfloat16 “Triton”"
     )
 
 

@@ -182,7 +182,7 @@ def test_other_kernels_stay():
 
 
 def test_the_rule_for_one_row_stops_at_minima():
-    """Why `many_rows` does not ask it; if this fails, TVM's rule has learned to read two scales."""
+    """Why `schedule_many_rows` does not ask it; if this fails, TVM's rule has learned to read two scales."""
     func = quantized_matmul(FORMS["Q4_1"], (1,), n=96, k=160)
     with DLIGHT_CUDA, pytest.raises(AssertionError):
         GEMVWithinBounds().apply(func, DLIGHT_CUDA, False)

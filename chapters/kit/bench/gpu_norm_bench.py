@@ -88,7 +88,7 @@ def measure(
         return norm[0], check_norm(norm, x1, x2, weight)
 
     makers = {name: functools.partial(made, make) for name, make in implementations.items()}
-    calls, case = gpu_clock.measure_case(makers, quick, say, make_copy(x1, x2))
+    calls, case = gpu_clock.measure_case(makers, quick, say, make_norm_copy(x1, x2))
     in_graph: dict[str, Quantiles] = {}
     if math.prod(shape[:-1]) <= IN_A_GRAPH:
         graphs = {
@@ -124,7 +124,7 @@ def measure_all(
     return {"ceilings": ceilings, "cases": cases, "skipped": []}
 
 
-def make_copy(x1, x2) -> Call:
+def make_norm_copy(x1, x2) -> Call:
     """A copy of two tensors: it moves as many bytes as the fused kernel, except for the weight."""
     import torch
 

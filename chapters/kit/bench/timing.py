@@ -41,9 +41,8 @@ TOO_LITTLE = 1e-2
 # and wait for one another there until the system moves them, and the workers of the candidate before still spin: TVM's
 # for 0.12 s after their last call (measured), on the core to which this candidate's worker is bound
 WARM_UP = 0.25
-BUILD_SECONDS = (
-    1800  # at most, until a candidate is compiled and checked; torch.compile takes minutes
-)
+# at most, until a candidate is compiled and checked; torch.compile takes minutes
+BUILD_SECONDS = 1800
 MEASURE_SECONDS = 600  # at most, for one variant in one round
 # bytes that a candidate may write into a file: the headers that PyTorch compiles in advance take more than 100 MB
 MOST_WRITTEN = 2_000_000_000

@@ -106,7 +106,7 @@ class GGUF:
     """An opened GGUF file.
 
     fields: numbers, bools and strings as Python values, arrays of numbers or bools as NumPy arrays, and arrays of
-    strings as Texts. A string that is not UTF-8 holds a lone surrogate per wrong byte, so nothing is lost:
+    strings as StringArray. A string that is not UTF-8 holds a lone surrogate per wrong byte, so nothing is lost:
     `text.encode("utf-8", "surrogateescape")` gives its bytes back.
     """
 

@@ -1,4 +1,4 @@
-"""Operands of an int8 matrix product and its exact result, with NumPy only: peers without TVM need them too."""
+"""Operands of an int8 matrix product and its exact result, with NumPy only: baselines without TVM need them too."""
 
 from __future__ import annotations
 

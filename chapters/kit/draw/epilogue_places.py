@@ -1,7 +1,7 @@
 """An epilogue applied at three places: once when a sum is done, before its first step, and after every step.
 
-`where_applied(epilogues, steps)` computes with NumPy what each gives after 0, 1, 2, … steps, and draws three curves,
-with a table of their values. The first curve is what the unfused program computes.
+`draw_epilogue_places(epilogues, steps)` computes with NumPy what each gives after 0, 1, 2, … steps, and draws three
+curves, with a table of their values. The first curve is what the unfused program computes.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def format_si(value: float, unit: str) -> str:
-    """`value` with the unit's SI prefix and three digits: si(4.3e12, "B/s") is "4.3 TB/s"."""
+    """`value` with the unit's SI prefix and three digits: format_si(4.3e12, "B/s") is "4.3 TB/s"."""
     if value == 0:
         return f"0 {unit}".strip()
     power = 3 * math.floor(math.log10(abs(value)) / 3 + 1e-9)

@@ -49,7 +49,9 @@ def tile(handle: tirx.Var, dtype: str, scope: str, strided: bool = False) -> tir
     )
 
 
-def _move(source_scope: str, target_scope: str, dtype: str, instruction: Callable) -> Intrinsic:
+def _make_move(
+    source_scope: str, target_scope: str, dtype: str, instruction: Callable
+) -> Intrinsic:
     """(desc, impl) of target = source, for two tiles; `instruction(source, target)` is the call that does it."""
 
     @T.prim_func(s_tir=True)
@@ -85,7 +87,7 @@ def load(scope: str, dtype: str) -> Intrinsic:
         number = fragment_index(fragment)
         return T.tvm_load_matrix_sync(fragment.data, TILE, TILE, TILE, number, *place, layout)
 
-    return _move("shared", scope, dtype, instruction)
+    return _make_move("shared", scope, dtype, instruction)
 
 
 def store() -> Intrinsic:
@@ -96,7 +98,7 @@ def store() -> Intrinsic:
         number = fragment_index(sums)
         return T.tvm_store_matrix_sync(sums.data, TILE, TILE, TILE, number, *place, "row_major")
 
-    return _move(SUM_SCOPE, "global", "float32", instruction)
+    return _make_move(SUM_SCOPE, "global", "float32", instruction)
 
 
 def multiply_add(dtype: str) -> Intrinsic:

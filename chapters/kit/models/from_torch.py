@@ -2,7 +2,7 @@
 
 The file defines `model()`, which returns (a torch.nn.Module, its example inputs), or a torch.export.ExportedProgram.
 A module is compiled for the shapes of its example inputs, a program for all sizes that it was exported for. Where
-something is wrong, a Refused says so to the person who wrote the file.
+something is wrong, a ModelRefused says so to the person who wrote the file.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def run_torch(model, inputs) -> list[np.ndarray]:
     """What PyTorch computes, flattened in the order in which the exported graph returns it.
 
     A copy of the model gets copies of the inputs, because a model may write into its buffers or its inputs. Raises
-    Refused if PyTorch refuses the inputs, and if a second run gives other numbers.
+    ModelRefused if PyTorch refuses the inputs, and if a second run gives other numbers.
     """
     found, again = (_run_copy(model, inputs) for _ in range(2))
     pairs = zip(found, again, strict=True)
@@ -212,7 +212,7 @@ def _run_copy(model, inputs) -> list[np.ndarray]:
 
 
 def export_program(model, inputs):
-    """The model as a torch.export.ExportedProgram; a program stays as it is. Raises Refused."""
+    """The model as a torch.export.ExportedProgram; a program stays as it is. Raises ModelRefused."""
     import torch
 
     if isinstance(model, torch.export.ExportedProgram):
