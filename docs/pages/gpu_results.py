@@ -12,7 +12,7 @@ from dataclasses import replace
 from chapters.kit.bench import gpu_tables as tables
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, find_best
 from chapters.kit.draw.bars import Bar
-from chapters.kit.draw.table import Table, format_si
+from chapters.kit.draw.table import Table, count_noun, format_si
 from docs.pages.plots import Figure, InputSize, draw_bandwidth, draw_bars, draw_roofline
 
 # the kernels of many rows that the charts show; the tables have the others
@@ -124,14 +124,14 @@ def _compare_with_others(cases: Sequence[dict], ours: Sequence[str]) -> str:
                 ratio = other[1] / mine[1]
                 ratios.append(ratio)
                 winner = "this course" if ratio > 1 else f"“{other[0]}”"
-                fastest["two, equally," if abs(ratio - 1) < EQUAL else winner] += 1
+                fastest["a tie" if abs(ratio - 1) < EQUAL else winner] += 1
         if ratios:
             counts = [f"{name} in {count}" for name, count in fastest.most_common()]
             texts.append(
-                f"in {dtype} {', '.join(counts)} of {len(ratios)} cases (the best of the others takes "
-                f"{min(ratios):.3g} to {max(ratios):.3g} times our time)"
+                f"Fastest in {dtype}, of {count_noun(len(ratios), 'case')}: {', '.join(counts)}; the best of the "
+                f"others takes {min(ratios):.3g} to {max(ratios):.3g} times our time."
             )
-    return f"The fastest is {'; '.join(texts)}." if texts else ""
+    return " ".join(texts)
 
 
 def draw_gelu(measured: dict) -> list[Figure]:

@@ -113,6 +113,15 @@ def get_address(path: Path, site: Path) -> str:
     return path.relative_to(site).as_posix()
 
 
+def plan_views(pages: list[Path], all_four: bool) -> list[tuple[Path, str, str, bool]]:
+    """(page, scheme, width, whether axe-core looks at it) of each view."""
+    return [
+        (path, *view, all_four or turn == number // 2 % 2)
+        for number, path in enumerate(pages)
+        for turn, view in enumerate(VIEWS[0] + VIEWS[1] if all_four else VIEWS[number % 2])
+    ]
+
+
 def find_faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
     """The faults of each page, each a line that begins with the page's address. parts: see `select_pages`.
 
@@ -123,14 +132,10 @@ def find_faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
 
     site = site.resolve()
     pages, executable = select_pages(site, parts or []), find_browser()
-    seen = [
-        (path, *view, bool(parts) or turn == number // 2 % 2)
-        for number, path in enumerate(pages)
-        for turn, view in enumerate(VIEWS[0] + VIEWS[1] if parts else VIEWS[number % 2])
-    ]
+    planned = plan_views(pages, all_four=bool(parts))
 
     def in_scheme(scheme: str) -> list[str]:
-        views = [(path, width, by_axe) for path, its, width, by_axe in seen if its == scheme]
+        views = [(path, width, by_axe) for path, its, width, by_axe in planned if its == scheme]
         return _find_faults_in_scheme(scheme, site, views, executable)
 
     with ThreadPoolExecutor() as pool:

@@ -3,9 +3,18 @@
 The tests need the extra `dev` and a browser, and are skipped without them; .ci/run runs the check itself.
 """
 
+from itertools import pairwise
+
 import pytest
 
-from tests.website.check_pages import CannotOpen, find_browser, find_faults, main, select_pages
+from tests.website.check_pages import (
+    CannotOpen,
+    find_browser,
+    find_faults,
+    main,
+    plan_views,
+    select_pages,
+)
 
 pytest.importorskip("axe_playwright_python", reason='pip install -e ".[dev]"')
 try:
@@ -85,15 +94,16 @@ def test_each_fault_is_found(found, number, extra):
 
 
 def test_neighbours_share_the_four_views(site):
-    """Each page is seen in two of them, and by axe-core in one."""
-    places = [fault.partition(": ")[0] for fault in find_faults(site)]
-
-    def views(page):
-        return [place.partition(" ")[2] for place in places if place.startswith(page)]
-
-    four = sorted(f"({s}, {width})" for s in ("dark", "light") for width in ("desk", "phone"))
-    assert sorted(view for n in range(4) for view in views(f"fault{n}.html")) == four
-    assert sorted(views("fault5.html") + views("fault6.html")) == four
+    """Each page is seen in two of them, and by axe-core in one; four neighbours are in all four by axe-core."""
+    pages = select_pages(site, [])
+    views = plan_views(pages, all_four=False)
+    four = sorted((scheme, width) for scheme in ("dark", "light") for width in ("desk", "phone"))
+    for pair in pairwise(pages):
+        assert sorted(view[1:3] for view in views if view[0] in pair) == four
+    by_axe = [view for view in views if view[3]]
+    assert [view[0] for view in by_axe] == pages
+    assert all(sorted(v[1:3] for v in by_axe[at : at + 4]) == four for at in range(len(pages) - 3))
+    assert sorted(plan_views(pages[:1], all_four=True)) == [(pages[0], *v, True) for v in four]
 
 
 def test_pages_are_chosen_by_a_part_of_their_address(site, capsys):
