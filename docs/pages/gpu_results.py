@@ -41,12 +41,12 @@ def draw_norms(measured: dict) -> list[Figure]:
     by_speed = sorted(shares.items(), key=lambda one: -one[1])
     claim = (
         f"Add and RMSNorm of {tables.shape_text(largest['shape'])} in {dtype}, as shares of the speed of a copy of as "
-        f"many bytes: {', '.join(f'{name} {share:.0%}' for name, share in by_speed)}. "
-        f"{_compare_with_others(measured['cases'], tables.NORM_OURS)}"
+        f"many bytes: {', '.join(f'{name} {share:.0%}' for name, share in by_speed)}."
     )
     copy_rate = measured["ceilings"]["copy_rate"]
     drawn = draw_bandwidth(sizes, copy_rate, f"Add and RMSNorm in {dtype}", claim=claim)
-    return [replace(drawn, table=tables.copy_table(cases))]
+    caption = f"{_compare_with_others(measured['cases'], tables.NORM_OURS)} {drawn.caption}".strip()
+    return [replace(drawn, table=tables.copy_table(cases), caption=caption)]
 
 
 def draw_linear(measured: dict) -> list[Figure]:
@@ -60,7 +60,7 @@ def draw_linear(measured: dict) -> list[Figure]:
         names = ("decode", tables.LINEAR)
         claim = (
             f"One row of x in {dtype}, as shares of the speed of a copy of as many bytes: "
-            f"{_describe_shares(one, names, tables.COPY)}. {_compare_with_others(all_one, tables.LINEAR_OURS)}"
+            f"{_describe_shares(one, names, tables.COPY)}."
         )
         drawn = _make_share_bars(one, names, tables.COPY)
         words, limit = (
@@ -68,18 +68,20 @@ def draw_linear(measured: dict) -> list[Figure]:
             (100, "a copy of as many bytes"),
         )
         title = f"Linear layers of one row in {dtype}"
-        figures.append(draw_bars(drawn, words, title, SIZES, tables.copy_table(one), limit, claim))
+        caption = f"{_compare_with_others(all_one, tables.LINEAR_OURS)} {SIZES}".strip()
+        table = tables.copy_table(one)
+        figures.append(draw_bars(drawn, words, title, caption, table, limit, claim))
     if many:
         claim = (
             f"Many rows of x in {dtype}, as shares of the speed of {tables.LINEAR}, which is cuBLAS: "
-            f"{_describe_shares(many, FASTEST, tables.LINEAR)}. {_compare_with_others(all_many, tables.LINEAR_OURS)}"
+            f"{_describe_shares(many, FASTEST, tables.LINEAR)}."
         )
         drawn = _make_share_bars(many, FASTEST, tables.LINEAR)
         words = f"per cent of the speed of {tables.LINEAR}, more is better"
         title, limit = f"Linear layers of many rows in {dtype}", (100, tables.LINEAR)
-        figures.append(
-            draw_bars(drawn, words, title, SIZES, tables.linear_table(many), limit, claim)
-        )
+        caption = f"{_compare_with_others(all_many, tables.LINEAR_OURS)} {SIZES}".strip()
+        table = tables.linear_table(many)
+        figures.append(draw_bars(drawn, words, title, caption, table, limit, claim))
     return figures
 
 
@@ -127,9 +129,10 @@ def _compare_with_others(cases: Sequence[dict], ours: Sequence[str]) -> str:
                 fastest["a tie" if abs(ratio - 1) < EQUAL else winner] += 1
         if ratios:
             counts = [f"{name} in {count}" for name, count in fastest.most_common()]
+            span = " to ".join(dict.fromkeys(f"{pick(ratios):.3g}" for pick in (min, max)))
             texts.append(
                 f"Fastest in {dtype}, of {count_noun(len(ratios), 'case')}: {', '.join(counts)}; the best of the "
-                f"others takes {min(ratios):.3g} to {max(ratios):.3g} times our time."
+                f"others takes {span} times our time."
             )
     return " ".join(texts)
 

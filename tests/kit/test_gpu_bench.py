@@ -363,7 +363,7 @@ def test_equal_times_are_no_lead():
 
     cases = [case(seconds) for seconds in (1, 0.8)]
     (figure,) = gpu_page.draw_norms({"cases": cases, "ceilings": {"copy_rate": 10.0}})
-    assert figure.claim.endswith(
+    assert figure.caption.startswith(
         "Fastest in float16, of 2 cases: a tie in 1, this course in 1; the best of the others takes 1 to 1.25 times "
         "our time."
     )
@@ -375,7 +375,7 @@ def test_who_is_faster_is_named():
     }
     cases = [{"dtype": dtype, "seconds": seconds} for dtype in ("float16", "bfloat16")]
     assert gpu_page._compare_with_others(cases, ["mma.sync"]).startswith(
-        "Fastest in float16, of 1 case: “Triton” in 1; the best of the others takes 0.8 to 0.8 times our time. "
+        "Fastest in float16, of 1 case: “Triton” in 1; the best of the others takes 0.8 times our time. "
         "Fastest in bfloat16, of 1 case: “Triton”"
     )
 
