@@ -203,7 +203,7 @@ def lower_by(impl, mod: tvm.IRModule | None = None) -> tvm.IRModule:
     name_passes(passes, "graph_and_lower")
     given = mod or attach_model()
     result = expect.apply(lambda one: run_passes(passes, one), given, "graph_and_lower")
-    for name in {"decode", "sample"} & {gvar.name_hint for gvar in given.get_global_vars()}:
+    for name in expect.public_functions(given):
         expect.has_function(result, name, "graph_and_lower")
     return result
 

@@ -133,7 +133,7 @@ def _judge(transform, program: Module, whose: str, costs: Look, read: str, resul
     expect.keeps_public_functions(result, program.mod, whose, read)
     if tvm_ffi.structural_equal(result, program.mod):
         return
-    returned = [str(type(one["main"].ret_ty).__name__) for one in (result, program.mod)]
+    returned = [type(one["main"].ret_ty).__name__ for one in (result, program.mod)]
     expect.equal(*returned, f"{whose} changes the type that `main` returns.", read=read)
     results.append(result)
     try:

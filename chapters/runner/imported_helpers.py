@@ -32,8 +32,6 @@ class LearnersFiles:
         # what this process itself needs, and then each module that turned out not to be the learner's
         self._others = dict(sys.modules)
         self._seen: dict[Path, str] = {}  # digests when they were seen first
-        # by a module's file: its path if it is the learner's, else None
-        self._learners: dict[str, Path | None] = {}
 
     def forget(self) -> None:
         """Let the next import of each execute it again; other chapters' answers stay, because the course holds them."""
@@ -63,10 +61,10 @@ class LearnersFiles:
             if self._others.get(name) is module or name.startswith("answer_"):
                 continue
             file = getattr(module, "__file__", None)
-            made_of = str(vars(module).get(MADE_OF, file)) if isinstance(file, str) else ""
-            if made_of not in self._learners:
-                self._learners[made_of] = self._find_learners_path(made_of) if made_of else None
-            path = self._learners[made_of]
+            has_file = isinstance(file, str)
+            path = (
+                self._find_learners_path(str(vars(module).get(MADE_OF, file))) if has_file else None
+            )
             if not path:
                 self._others[name] = module
             elif os.path.isabs(file):

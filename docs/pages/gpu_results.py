@@ -45,16 +45,18 @@ def draw_norms(measured: dict) -> list[Figure]:
     )
     copy_rate = measured["ceilings"]["copy_rate"]
     drawn = draw_bandwidth(sizes, copy_rate, f"Add and RMSNorm in {dtype}", claim=claim)
-    caption = f"{_compare_with_others(measured['cases'], tables.NORM_OURS)} {drawn.caption}".strip()
+    caption = _compare_with_others(measured["cases"], tables.NORM_OURS) + drawn.caption
     return [replace(drawn, table=tables.copy_table(cases), caption=caption)]
 
 
 def draw_linear(measured: dict) -> list[Figure]:
     """ch08_linear: layers of one row beside a copy, then layers of many rows beside PyTorch's linear."""
-    cases, dtype = _select_first_dtype(measured)
+    _, dtype = _select_first_dtype(measured)
     all_one = [case for case in measured["cases"] if "decode" in case["seconds"]]
     all_many = [case for case in measured["cases"] if set(FASTEST) & set(case["seconds"])]
-    one, many = ([case for case in of_all if case in cases] for of_all in (all_one, all_many))
+    one, many = (
+        [case for case in found if case["dtype"] == dtype] for found in (all_one, all_many)
+    )
     figures = []
     if one:
         names = ("decode", tables.LINEAR)
@@ -68,7 +70,7 @@ def draw_linear(measured: dict) -> list[Figure]:
             (100, "a copy of as many bytes"),
         )
         title = f"Linear layers of one row in {dtype}"
-        caption = f"{_compare_with_others(all_one, tables.LINEAR_OURS)} {SIZES}".strip()
+        caption = _compare_with_others(all_one, tables.LINEAR_OURS) + SIZES
         table = tables.copy_table(one)
         figures.append(draw_bars(drawn, words, title, caption, table, limit, claim))
     if many:
@@ -79,7 +81,7 @@ def draw_linear(measured: dict) -> list[Figure]:
         drawn = _make_share_bars(many, FASTEST, tables.LINEAR)
         words = f"per cent of the speed of {tables.LINEAR}, more is better"
         title, limit = f"Linear layers of many rows in {dtype}", (100, tables.LINEAR)
-        caption = f"{_compare_with_others(all_many, tables.LINEAR_OURS)} {SIZES}".strip()
+        caption = _compare_with_others(all_many, tables.LINEAR_OURS) + SIZES
         table = tables.linear_table(many)
         figures.append(draw_bars(drawn, words, title, caption, table, limit, claim))
     return figures
@@ -113,13 +115,13 @@ def _describe_shares(cases: list[dict], names: Sequence[str], usual: str) -> str
 def _compare_with_others(cases: Sequence[dict], ours: Sequence[str]) -> str:
     """For each dtype: who is the fastest in how many cases, and the time of the best of the others in ours.
 
-    Neither a copy nor our own kernels with a second launch count as another's. "" if no case has both.
+    A sentence per dtype, with a space behind it; "" if no case has both. Neither a copy nor our own kernels with a
+    second launch count as another's.
     """
-    texts = []
+    text, known = "", {*ours, tables.COPY}
     for dtype in dict.fromkeys(case["dtype"] for case in cases):
         ratios, fastest = [], Counter()
         for seconds in (case["seconds"] for case in cases if case["dtype"] == dtype):
-            known = {*ours, tables.COPY}
             others = [name for name in seconds if name.removesuffix(tables.THEN_ADD) not in known]
             mine, other = find_best(seconds, ours), find_best(seconds, others)
             if mine and other:
@@ -130,11 +132,11 @@ def _compare_with_others(cases: Sequence[dict], ours: Sequence[str]) -> str:
         if ratios:
             counts = [f"{name} in {count}" for name, count in fastest.most_common()]
             span = " to ".join(dict.fromkeys(f"{pick(ratios):.3g}" for pick in (min, max)))
-            texts.append(
+            text += (
                 f"Fastest in {dtype}, of {count_noun(len(ratios), 'case')}: {', '.join(counts)}; the best of the "
-                f"others takes {span} times our time."
+                f"others takes {span} times our time. "
             )
-    return " ".join(texts)
+    return text
 
 
 def draw_gelu(measured: dict) -> list[Figure]:

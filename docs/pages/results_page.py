@@ -81,7 +81,7 @@ def list_machines() -> Table:
     rows = []
     for (device, cores), names in files.items():
         numbers = sorted({int(name[2:4]) for name in names})
-        rate = f"{format_si(peaks[device], 'FLOP/s')}" if device in peaks else "not measured"
+        rate = format_si(peaks[device], "FLOP/s") if device in peaks else "not measured"
         rows.append((device, cores, rate, ", ".join(map(str, numbers))))
     return Table(("machine", "cores", "peak per core", "chapters"), rows)
 

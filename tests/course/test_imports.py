@@ -183,7 +183,7 @@ def test_packages_of_the_kit_have_no_cycle():
 
 
 def test_the_files_of_a_bench_have_no_cycle():
-    """A baseline is imported by the name that stands in the bench. `given` is not a part of any."""
+    """Benches name the modules of their baselines as text, and import them by it. `given` belongs to no bench."""
     chapter = {m: c for m, c in FILES if re.match(r"chapters\.ch\d\d_\w+\.(?!given$)", m)}
     arrows = {
         module: {*_find_imports(code), *_find_texts(code)} - {module}
