@@ -22,7 +22,7 @@ from chapters.checking.expect import Section
 from chapters.checking.interpret import OutOfBounds, interpret
 from chapters.checking.programs import listing
 from chapters.kit.cases.example_programs import matmul_bias, row_sums
-from chapters.kit.cases.guard_zones import WroteOutside, run_compiled
+from chapters.kit.cases.guard_zones import QUICK_HERE, WroteOutside, run_compiled
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.ir.tensor_ir import nodes, substitute
@@ -662,7 +662,7 @@ def _check_block_behind(schedule, said, rows, whose: str) -> None:
     target = llvm_host()["target"]
     func = _apply(schedule, products.make_unscheduled(said, 24, 40, bias=True), target, whose)
     arrays = [w, x, bias, np.full((*rows, 24), np.nan, "float32")]
-    found = run_compiled(tvm.IRModule({"main": func}), arrays, target)[3]
+    found = run_compiled(tvm.IRModule({"main": func}), arrays, QUICK_HERE)[3]
     exact = x.astype("float64") @ w.astype("float64").T + bias
     what = f"After {whose}, a kernel in which a second block adds a bias to NT_matmul gives other numbers."
     why = "Chapter 9 gives your schedule such kernels. Schedule NT_matmul, and leave the second block as it is."
@@ -671,7 +671,7 @@ def _check_block_behind(schedule, said, rows, whose: str) -> None:
 
 def _run_product(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, whose: str) -> np.ndarray:
     try:
-        return products.run(func, w, x, llvm_host()["target"])
+        return products.run(func, w, x)
     except WroteOutside:
         raise FAST.failed(
             f"After {whose}, the kernel writes outside its result for x of shape {x.shape} and w of shape {w.shape}.",
@@ -800,7 +800,7 @@ def _observe_schedule(schedule, rows):
     def numbers(rows):
         target = llvm_host()["target"]
         func = schedule(products.make_unscheduled(rows, 24, 32), target)
-        out = products.run(func, products.draw(1, 24, 32), products.draw(2, *rows, 32), target)
+        out = products.run(func, products.draw(1, 24, 32), products.draw(2, *rows, 32))
         return np.round(out, 2).tolist()
 
     return [
