@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import os
 import shutil
@@ -27,6 +28,14 @@ NOWHERE = (
 )
 for nowhere in NOWHERE:
     inspect.modulesbyfile[f"<{nowhere}>"] = "builtins"
+
+
+gc.disable()  # while tests are collected, what is made stays
+
+
+def pytest_collection_finish():
+    gc.freeze()  # a later collection has no need to walk through 4,500 tests and TVM
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
