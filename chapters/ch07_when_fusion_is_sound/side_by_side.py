@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from queue import SimpleQueue
 
 import numpy as np
 import tvm
@@ -176,19 +176,16 @@ def verdicts(names: Iterable[str] = CASES) -> list[Verdict]:
     """The verdicts on the cases called `names`, in this order, for the built-in and the course's `fuse_epilogue`."""
     names = list(names)
     count = max(min(os.cpu_count() or 1, MOST_CHILDREN, len(names)), 1)
-    free: SimpleQueue[Judge] = SimpleQueue()
+    with contextlib.ExitStack() as stack:
+        judges = {}
 
-    def verdict(name: str) -> Verdict:
-        one = free.get()
-        try:
-            return one.verdict(name)
-        finally:
-            free.put(one)
+        def verdict(name: str) -> Verdict:
+            if (thread := threading.get_ident()) not in judges:
+                judges[thread] = stack.enter_context(contextlib.closing(Judge()))
+            return judges[thread].verdict(name)
 
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
-        for _ in range(count):
-            free.put(stack.enter_context(contextlib.closing(Judge())))
-        return list(pool.map(verdict, names))
+        with ThreadPoolExecutor(count) as pool:
+            return list(pool.map(verdict, names))
 
 
 def main(name: str) -> None:

@@ -11,7 +11,7 @@ import tvm
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.kit.cpu.nontemporal_store import llvm_text, store_line, stores_done
+from chapters.kit.cpu.cache_control import llvm_text, store_line, stores_done
 
 LANES = 16  # 4-byte elements: one cache line
 UNROLLED = 4

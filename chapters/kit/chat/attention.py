@@ -13,7 +13,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
 from chapters.kit.chat.cache_layout import LANES, cache_shape
-from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
+from chapters.kit.cpu.cache_control import CACHE_LINE, prefetch
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.quantized.dequantize import int64, int64s
 

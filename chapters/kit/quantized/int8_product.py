@@ -16,7 +16,7 @@ from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
-from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
+from chapters.kit.cpu.cache_control import CACHE_LINE, prefetch
 from chapters.kit.ir.row_index import row_index
 from chapters.kit.quantized.dequantize import int64, int64s
 from chapters.kit.quantized.dot_products import DotProducts
