@@ -271,15 +271,12 @@ def _record_alignment(*tensors):
 
 def _measure_misalignment(impl, arrays: list[np.ndarray]) -> list[int]:
     """For each array how many bytes past a multiple of 64 its memory begins when `run` gives it to the VM."""
-    called = [
-        relax.Var(n, relax.TensorType(a.shape, "float32"))
-        for n, a in zip("xwb", arrays, strict=True)
-    ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", called):
-        told = relax.call_pure_packed(RECORD_ALIGNMENT, *called, ty_args=called[0].ty)
-        builder.emit_func_output(builder.emit(told))
-    impl.run(builder.get(), "main", *arrays)
+    x, w, b = ((*array.shape, "float32") for array in arrays)
+    mod = relax_module(f"""
+def main(x: {x}, w: {w}, b: {b}):
+    out = R.call_pure_packed("{RECORD_ALIGNMENT}", x, w, b, ty_args=R.Tensor({x[:-1]}, "float32"))
+""")
+    impl.run(mod, "main", *arrays)
     return list(_recorded)
 
 
