@@ -167,50 +167,24 @@ def observe_3_1(impl):
 
 # --- 3.2 the check ----------------------------------------------------------------------------------
 
-SPELLINGS = [  # shape of w, axes that swap its last two dimensions
-    ([5, 6], None),
-    ([5, 6], [1, 0]),
-    ([5, 6], [-1, -2]),
-    ([5, 6], [1, -2]),
-    ([3, 5, 6], [0, 2, 1]),
-    ([3, 5, 6], [0, -1, 1]),
-    ([3, 5, 6], [-3, -1, -2]),
-    ([2, 3, 5, 6], [0, 1, -1, -2]),
-]
-NO_SWAPS = [  # shape of w, other axes, what they are
-    ([5, 6], [0, 1], "the identity"),
-    ([5, 6], [-2, -1], "the identity, counted from the end"),
-    ([4, 4, 4], None, "a full reversal of three dimensions"),
-    ([4, 4, 4], [2, 1, 0], "a full reversal of three dimensions"),
-    ([4, 4, 4], [1, 0, 2], "a permuted batch"),
-    ([4, 4, 4], [2, 0, 1], "a rotation of three dimensions"),
-    ([3, 3, 5, 6], [1, 0, 3, 2], "a swap of the last two together with a permuted batch"),
-]
 
-
-def _ask_axes(impl, w_shape: list[int], axes) -> bool:
-    """What may_fuse answers for these axes of w, and an x that fits."""
-    rank = len(w_shape)
+def _make_permuted(shape: list[int], axes) -> IRModule:
+    """A pair with this shape and these axes of w, and an x of two dimensions that fits."""
+    rank = len(shape)
     order = list(range(rank))[::-1] if axes is None else [axis % rank for axis in axes]
-    return _ask(impl, _make_pair([7, w_shape[order[-2]]], w_shape, axes))
+    return _make_pair([7, shape[order[-2]]], shape, axes)
 
 
-def _ask(impl, mod: IRModule) -> bool:
-    """What may_fuse answers for the pair in `mod`."""
-    transpose, product = (b.value for b in mod["main"].body.blocks[0].bindings[-2:])
-    return bool(impl.may_fuse(transpose, product))
-
-
-def test_3_2_fires_on_every_spelling(impl) -> None:
-    """accepts every way to write an exchange of the last two dimensions"""
-    for shape, axes in SPELLINGS:
-        what = f"Your may_fuse refuses axes={axes} on a w of {len(shape)} dimensions, with an x of two."
-        wanted = "True: these axes exchange the last two dimensions (-1 is the last one) and keep the others"
-        why = "Models write the same transpose in all these ways. One that you miss is computed at every step."
-        PATTERN.that(_ask_axes(impl, shape, axes), what, expected=wanted, why=why)
-
-
-MORE_PAIRS = {  # that the kernel can replace
+# pairs by what they are: those that the kernel can replace
+SWAPS = {
+    f"axes={axes} on a w of {len(shape)} dimensions, with an x of two": _make_permuted(shape, axes)
+    for shape, axes in (
+        *(([5, 6], axes) for axes in (None, [1, 0], [-1, -2], [1, -2])),
+        *(([3, 5, 6], axes) for axes in ([0, 2, 1], [0, -1, 1], [-3, -1, -2])),
+        ([2, 3, 5, 6], [0, 1, -1, -2]),
+    )
+}
+MORE_PAIRS = {
     "an x of one dimension with a w of three": _make_pair([6], [3, 5, 6], [0, 2, 1]),
     "an x of more dimensions than w": _make_pair([2, 7, 6], [5, 6]),
     "an x of 3 batches with a w of 1": _make_pair([3, 7, 6], [1, 5, 6], [0, 2, 1]),
@@ -221,31 +195,19 @@ MORE_PAIRS = {  # that the kernel can replace
     ),
     **PAIRS,
 }
-
-
-def test_3_2_fires_on_other_operands(impl) -> None:
-    """accepts every x, dtype and size that the kernel can serve"""
-    for what, mod in MORE_PAIRS.items():
-        PATTERN.that(
-            _ask(impl, mod),
-            f"Your may_fuse refuses {what}.",
-            expected="True: the types are known, and the axes exchange the last two dimensions of w",
-            why="The pass leaves a pair that may_fuse refuses as it is. Its transpose is then computed at every step.",
-        )
-
-
-def test_3_2_refuses_other_permutations(impl) -> None:
-    """refuses every permutation that does more than exchange the last two dimensions"""
-    for shape, axes, what in NO_SWAPS:
-        NOT_FIRE.that(
-            not _ask_axes(impl, shape, axes),
-            f"Your may_fuse accepts {what}: axes={axes} on a w of {len(shape)} dimensions.",
-            expected="False",
-            why="The kernel reads w[…, j, k], with the batch indices unchanged. For any other permutation this is "
-            "the wrong element. If the sizes agree, no error says so.",
-        )
-
-
+# and those that it cannot
+NO_SWAPS = {
+    f"{what}: axes={axes} on a w of {len(shape)} dimensions": _make_permuted(shape, axes)
+    for shape, axes, what in (
+        ([5, 6], [0, 1], "the identity"),
+        ([5, 6], [-2, -1], "the identity, counted from the end"),
+        ([4, 4, 4], None, "a full reversal of three dimensions"),
+        ([4, 4, 4], [2, 1, 0], "a full reversal of three dimensions"),
+        ([4, 4, 4], [1, 0, 2], "a permuted batch"),
+        ([4, 4, 4], [2, 0, 1], "a rotation of three dimensions"),
+        ([3, 3, 5, 6], [1, 0, 3, 2], "a swap of the last two together with a permuted batch"),
+    )
+}
 UNTYPED = {
     "w of unknown rank": _make_pair([7, 6], "R.Tensor(dtype='float32')"),
     "w of rank 2 and unknown shape": _make_pair(
@@ -264,35 +226,63 @@ UNTYPED = {
         ["n", 7, 6], ["m", 5, 6], [0, 2, 1]
     ),
 }
+VECTORS = {
+    f"axes={axes} on a w of one dimension": _make_pair([7, 6], [6], axes) for axes in (None, [0])
+}
+
+
+def _ask(impl, mod: IRModule) -> bool:
+    """What may_fuse answers for the pair in `mod`."""
+    transpose, product = (b.value for b in mod["main"].body.blocks[0].bindings[-2:])
+    return bool(impl.may_fuse(transpose, product))
+
+
+def _check_answers(impl, pairs: dict[str, IRModule], fires: bool, expected: str, why: str) -> None:
+    """may_fuse says of each of `pairs` whether it `fires`."""
+    section, wrongly = (PATTERN, "refuses") if fires else (NOT_FIRE, "accepts")
+    for title, mod in pairs.items():
+        what = f"Your may_fuse {wrongly} {title}."
+        section.that(_ask(impl, mod) == fires, what, expected=expected, why=why)
+
+
+def test_3_2_fires_on_every_spelling(impl) -> None:
+    """accepts every way to write an exchange of the last two dimensions"""
+    wanted = (
+        "True: these axes exchange the last two dimensions (-1 is the last one) and keep the others"
+    )
+    why = "Models write the same transpose in all these ways. One that you miss is computed at every step."
+    _check_answers(impl, SWAPS, True, wanted, why)
+
+
+def test_3_2_fires_on_other_operands(impl) -> None:
+    """accepts every x, dtype and size that the kernel can serve"""
+    wanted = "True: the types are known, and the axes exchange the last two dimensions of w"
+    why = "The pass leaves a pair that may_fuse refuses as it is. Its transpose is then computed at every step."
+    _check_answers(impl, MORE_PAIRS, True, wanted, why)
+
+
+def test_3_2_refuses_other_permutations(impl) -> None:
+    """refuses every permutation that does more than exchange the last two dimensions"""
+    why = "The kernel reads w[…, j, k], with the batch indices unchanged. For any other permutation this is the wrong "
+    why += "element. If the sizes agree, no error says so."
+    _check_answers(impl, NO_SWAPS, False, "False", why)
 
 
 def test_3_2_refuses_what_has_no_type(impl) -> None:
     """refuses operands whose shape or dtype is not known"""
-    for what, mod in UNTYPED.items():
-        NOT_FIRE.that(
-            not _ask(impl, mod),
-            f"Your may_fuse accepts {what}.",
-            expected="False: `is_typed` says whether a type is known",
-            why="A PrimFunc needs buffers of a known shape and dtype. Without them step 2 raises an error and stops "
-            "the compilation of a module that was right as it was.",
-        )
+    why = "A PrimFunc needs buffers of a known shape and dtype. Without them step 2 raises an error and stops the "
+    why += "compilation of a module that was right as it was."
+    _check_answers(impl, UNTYPED, False, "False: `is_typed` says whether a type is known", why)
 
 
 def test_3_2_refuses_vectors(impl) -> None:
     """refuses a w of one dimension, which has no last two"""
-    for axes in (None, [0]):
-        NOT_FIRE.that(
-            not _ask(impl, _make_pair([7, 6], [6], axes)),
-            f"Your may_fuse accepts axes={axes} on a w of one dimension.",
-            expected="False: there are no two dimensions to exchange",
-            why="permute_dims of a vector is legal and does nothing. The kernel would read w[j, k], and w has one "
-            "index.",
-        )
+    why = "permute_dims of a vector is legal and does nothing. The kernel would read w[j, k], and w has one index."
+    _check_answers(impl, VECTORS, False, "False: there are no two dimensions to exchange", why)
 
 
 def observe_3_2(impl):
-    cases = [*SPELLINGS, *((shape, axes) for shape, axes, _ in NO_SWAPS)]
-    asked = [partial(_ask_axes, impl, shape, axes) for shape, axes in cases]
+    asked = [partial(_ask, impl, mod) for mod in (*SWAPS.values(), *NO_SWAPS.values())]
     modules = *UNTYPED.values(), *MORE_PAIRS.values()
     return [*asked, lambda: [_ask(impl, mod) for mod in modules]]
 
