@@ -8,7 +8,7 @@
 
 # %%
 import dataclasses
-import time
+import timeit
 
 import numpy as np
 import tvm
@@ -178,10 +178,7 @@ def seconds(mod):
     main = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())["main"]
     arrays = [tvm.runtime.tensor(np.ones(s, "float32")) for s in ((1, 1, 4096), (4096,))]
     main(*arrays)
-    start = time.perf_counter()
-    for _ in range(3):
-        main(*arrays)
-    return (time.perf_counter() - start) / 3
+    return timeit.timeit(lambda: main(*arrays), number=3) / 3
 
 
 slow, fast = seconds(stock), seconds(plain)
