@@ -394,12 +394,6 @@ def observe_0_4(impl):
     ]
 
 
-def _count_functions(mod: IRModule) -> tuple[int, int]:
-    functions = list(mod.functions.values())
-    relaxed = sum(isinstance(f, relax.Function) for f in functions)
-    return relaxed, len(functions) - relaxed
-
-
 WHY_SO_MANY = {
     "before": "An operator call is not a function. `print(from_script())` shows all functions that the module holds.",
     "after": "LegalizeOps makes one PrimFunc per operator call, and one for equal calls. To see them, print "
@@ -423,13 +417,12 @@ def test_0_5_prediction_holds(impl) -> None:
     )
     mod = impl.from_script()
     stages = {"before": mod, "after": relax.transform.LegalizeOps()(mod)}
+    kinds = {"Relax functions": relax.Function, "PrimFuncs": tvm.tirx.PrimFunc}
     for stage, module in stages.items():
-        for kind, mine, counted in zip(
-            ("Relax functions", "PrimFuncs"), yours[stage], _count_functions(module), strict=True
-        ):
+        for mine, (kind, of_kind) in zip(yours[stage], kinds.items(), strict=True):
             INSIDE.predicted(
                 mine,
-                counted,
+                sum(isinstance(func, of_kind) for func in module.functions.values()),
                 f"{stage.capitalize()} LegalizeOps, the module holds another number of {kind} than you predicted.",
                 why=WHY_SO_MANY[stage],
             )

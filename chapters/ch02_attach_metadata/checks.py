@@ -94,24 +94,19 @@ _check_attributes = functools.partial(check_attaches, read=HOW, read_not=NOT_FIR
 _observe = functools.partial(observe_pass, runs=False)
 
 
-def check_registration(a_pass: tvm.transform.Pass, name: str) -> None:
-    """The pass has the name and the optimisation level that the pipeline expects."""
-    expect.equal(
-        (a_pass.info.name, int(a_pass.info.opt_level)),
-        (name, 0),
-        "Your pass is registered under another name or level than the pipeline expects. They stand in the decorator.",
-        why="Instruments and printouts show the name. A pass of a higher level than PassContext(opt_level=…) is "
-        "skipped, and no message says so.",
-    )
-
-
 # --- 2.1 ------------------------------------------------------------------------------------------
 
 
 def _check_bounds(a_pass: Callable, bounds: dict[str, int], mod: tvm.IRModule = Mixed) -> None:
     more = {BOUNDS: bounds, NON_NEGATIVE: ["vocab_size"]}
     _check_attributes(a_pass, mod, "AttachVariableBounds", lambda _name: more)
-    check_registration(a_pass, "AttachVariableBounds")
+    expect.equal(
+        (a_pass.info.name, int(a_pass.info.opt_level)),
+        ("AttachVariableBounds", 0),
+        "Your pass is registered under another name or level than the pipeline expects. They stand in the decorator.",
+        why="Instruments and printouts show the name. A pass of a higher level than PassContext(opt_level=…) is "
+        "skipped, and no message says so.",
+    )
 
 
 def test_2_1_attaches_to_every_relax_function(impl) -> None:
@@ -662,7 +657,6 @@ PLANNED = {
 
 def test_2_4_prediction_holds(impl) -> None:
     """the predicted bytes are those the planner allocates"""
-    yours = impl.predicted_storage()
     plans = {}
     for batch in (8, 16):
         bounds = {"batch_size": batch, "context_window": 64}
@@ -672,15 +666,9 @@ def test_2_4_prediction_holds(impl) -> None:
         "largest_at_batch_16": max(s.size for s in plans[16].constant),
         "symbolic": len(plans[8].symbolic),
     }
-    expect.that(
-        isinstance(yours, dict) and set(measured) <= set(yours),
-        "Your predicted_storage does not return a dict of three numbers.",
-        expected=", ".join(repr(key) for key in measured),
-        yours=repr(yours)[:200],
-    )
-    for key, value in measured.items():
-        what = f"Your predicted_storage says another number for {key!r} than the planner."
-        MEASURE.predicted(yours[key], value, what, why=PLANNED[key])
+    whose = "Your predicted_storage"
+    what = f"{whose} says another number for {{!r}} than the planner."
+    MEASURE.each_predicted(impl.predicted_storage(), measured, whose, what, why=PLANNED)
 
 
 def observe_2_4(impl):
