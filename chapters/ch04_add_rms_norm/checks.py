@@ -949,13 +949,10 @@ SHAPES = [
 
 def test_4_5_fuses_every_shape(impl) -> None:
     """prefill, decode, and every other arrangement of rows"""
+    looks = {"calls": ONE, "runs": False, "read": DISPATCH}
+    looks["why"] = "With one block per row, a kernel serves any rank and any leading dimensions."
     for shape, name in SHAPES:
-        why = "With one block per row, a kernel serves any rank and any leading dimensions."
-        pair, looks = (
-            unfused_add_norm(shape, "float32"),
-            {"calls": ONE, "runs": False, "read": DISPATCH},
-        )
-        fused = _judge_fuse(impl, pair, f"a pair on {shape}", why=why, **looks)
+        fused = _judge_fuse(impl, unfused_add_norm(shape, "float32"), f"a pair on {shape}", **looks)
         why = "`kernel_of` names the kernel by its shape, with kernel_name."
         what = f"The module has other kernels than the one for {shape}."
         DISPATCH.equal(list(kernels(fused)), [name], what, why=why)
@@ -1191,10 +1188,8 @@ def test_4_5_costs_less(impl) -> None:
 
 def test_4_5_leaves_targets_without_kernels_alone(impl) -> None:
     """a target that has neither threads nor LLVM gets its module back"""
-    mod, title = (
-        unfused_add_norm(("n", 1, 64), "float32"),
-        'a pair for the target "c", which has no kernel,',
-    )
+    mod = unfused_add_norm(("n", 1, 64), "float32")
+    title = 'a pair for the target "c", which has no kernel,'
     why = "Unfused, the module compiles for this target."
     _judge_fuse(impl, mod, title, Target("c"), stays=True, why=why, read=NOT_FIRE)
 
