@@ -657,6 +657,7 @@ PLANNED = {
 
 def test_2_4_prediction_holds(impl) -> None:
     """the predicted bytes are those the planner allocates"""
+    yours = impl.predicted_storage()
     plans = {}
     for batch in (8, 16):
         bounds = {"batch_size": batch, "context_window": 64}
@@ -666,9 +667,15 @@ def test_2_4_prediction_holds(impl) -> None:
         "largest_at_batch_16": max(s.size for s in plans[16].constant),
         "symbolic": len(plans[8].symbolic),
     }
-    whose = "Your predicted_storage"
-    what = f"{whose} says another number for {{!r}} than the planner."
-    MEASURE.each_predicted(impl.predicted_storage(), measured, whose, what, why=PLANNED)
+    expect.that(
+        isinstance(yours, dict) and set(measured) <= set(yours),
+        "Your predicted_storage does not return a dict of three numbers.",
+        expected=", ".join(repr(key) for key in measured),
+        yours=repr(yours)[:200],
+    )
+    for key, value in measured.items():
+        what = f"Your predicted_storage says another number for {key!r} than the planner."
+        MEASURE.predicted(yours[key], value, what, why=PLANNED[key])
 
 
 def observe_2_4(impl):

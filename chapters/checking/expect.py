@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tvm
@@ -336,16 +336,9 @@ class Section(str):
     failed = _with_section(CheckFailed)  # the failure, to be raised
 
     def each_predicted(
-        self,
-        yours: object,
-        counted: dict[str, float],
-        whose: str,
-        what: str,
-        *,
-        why: str | Mapping[str, str],
+        self, yours: object, counted: dict[str, float], whose: str, what: str, *, why: str
     ) -> None:
         """`yours` is a dict with the right number for each key of `counted`; `what` has {} in place of the key."""
         has_keys(yours, counted, f"{whose} does not return a dict with these numbers.")
         for key, number in counted.items():
-            because = why if isinstance(why, str) else why[key]
-            self.predicted(yours[key], number, what.format(key), why=because)
+            self.predicted(yours[key], number, what.format(key), why=why)
