@@ -44,19 +44,9 @@ NAMES = (
     "IQ4_NL_4_8 IQ4_NL_8_8 MXFP4 NVFP4 Q1_0"
 )
 TYPES = dict(enumerate(NAMES.split()))
-SCALARS = {
-    0: "u1",
-    1: "i1",
-    2: "u2",
-    3: "i2",
-    4: "u4",
-    5: "i4",
-    6: "f4",
-    10: "u8",
-    11: "i8",
-    12: "f8",
-}
-BOOL, STRING, ARRAY = 7, 8, 9
+BOOL, STRING, ARRAY = "bool", "string", "array"
+# of fields, by their numbers: NumPy's names of numbers, and what is no number
+FIELD_TYPES = dict(enumerate(f"u1 i1 u2 i2 u4 i4 f4 {BOOL} {STRING} {ARRAY} u8 i8 f8".split()))
 LENGTH = struct.Struct("<Q")  # of a string
 REQUIRED = object()
 
@@ -243,7 +233,7 @@ class _Reader:
             shown = f"{name!r:.80}"
             if name in fields:
                 raise self.refuse(f"the field {shown} occurs twice")
-            fields[name] = self.read_value(self.read_number("u4", f"the type of {shown}"), shown)
+            fields[name] = self.read_value(shown)
         alignment = fields.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self.refuse(f"general.alignment is {alignment!r:.80}, and must be a power of two")
@@ -256,32 +246,35 @@ class _Reader:
         found = [self.read_tensor(alignment) for _ in range(tensors)]
         return GGUF(self.path, fields, self.place_tensors(found, alignment), self.data)
 
-    def read_value(self, kind: int, shown: str) -> Any:
-        """The value of a field of GGUF's type `kind`. shown: the field's name for a message."""
-        if kind == ARRAY:
-            return self.read_values(self.read_number("u4", f"the element type of {shown}"), shown)
+    def read_value(self, shown: str) -> Any:
+        """The value of a field, after its type. shown: the field's name for a message."""
+        kind = self.read_type(f"the type of {shown}", f"the field {shown} is of")
         if kind == STRING:
             return self.read_string(shown)
-        if kind == BOOL:
-            return bool(self.read_bools(1, shown)[0])
-        if kind not in SCALARS:
-            raise self.refuse(f"the field {shown} is of the unknown type {kind}")
-        return self.read_number(SCALARS[kind], shown)
-
-    def read_values(self, kind: int, shown: str) -> np.ndarray | StringArray:
+        if kind != ARRAY:
+            return self.read_numbers(kind, 1, shown)[0].item()
+        what = f"the field {shown} is an array of"
+        kind = self.read_type(f"the element type of {shown}", what)
         count = self.read_number("u8", f"the number of elements of {shown}")
+        if kind == ARRAY:
+            raise self.refuse(f"{what} arrays")
         if kind == STRING:
             return self.read_strings(count, f"an element of {shown}")
-        if kind == BOOL:
-            return self.read_bools(count, shown)
-        if kind not in SCALARS:
-            what = "arrays" if kind == ARRAY else f"the unknown type {kind}"
-            raise self.refuse(f"the field {shown} is an array of {what}")
-        dtype = np.dtype(f"<{SCALARS[kind]}")
-        return np.frombuffer(self.data, dtype, count, self.take(count * dtype.itemsize, shown))
+        return self.read_numbers(kind, count, shown)
 
-    def read_bools(self, count: int, shown: str) -> np.ndarray:
-        values = np.frombuffer(self.data, np.uint8, count, self.take(count, shown))
+    def read_type(self, what: str, told: str) -> str:
+        """One of FIELD_TYPES. told: the beginning of a message about any other."""
+        number = self.read_number("u4", what)
+        if number not in FIELD_TYPES:
+            raise self.refuse(f"{told} the unknown type {number}")
+        return FIELD_TYPES[number]
+
+    def read_numbers(self, kind: str, count: int, shown: str) -> np.ndarray:
+        """The next numbers or bools of one of FIELD_TYPES."""
+        dtype = np.dtype("u1" if kind == BOOL else f"<{kind}")
+        values = np.frombuffer(self.data, dtype, count, self.take(count * dtype.itemsize, shown))
+        if kind != BOOL:
+            return values
         if np.any(values > 1):
             raise self.refuse(f"the field {shown} holds a bool that is neither 0 nor 1")
         return values.astype(bool)
