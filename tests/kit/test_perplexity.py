@@ -9,21 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.bench.results import load
-from chapters.kit.chat.gguf_file import read_gguf
-from chapters.kit.chat.losses import READING, loss, losses, perplexity
-from chapters.kit.chat.perplexity import (
+from chapters.ch11_a_real_model.perplexity import (
     DEFAULT,
     FLOATS,
     KINDS,
     REFERENCE,
     VARIANTS,
-    Readers,
     bytes_of,
     convert_file,
+    make_reader,
     matrix_kind,
 )
+from chapters.kit.bench.results import load
+from chapters.kit.chat.gguf_file import read_gguf
+from chapters.kit.chat.losses import READING, loss, losses, perplexity
 from chapters.kit.quantized.weight_blocks import read_floats, read_quantized_rows
 from tests.kit.llama_in_numpy import logits_of
 from tests.kit.real_model import real_model_path
@@ -139,7 +138,7 @@ def test_the_reference_equals_numpy(tmp_path):
         def all_logits(self, tokens):
             return logits_of(small.path, tokens)
 
-    found = losses(Readers(phases, 48).reader(convert_file(small, FLOATS), True), tokens, 48)
+    found = losses(make_reader(convert_file(small, FLOATS), True, 48), tokens, 48)
     expected = losses(InNumpy(), tokens, 48)
     assert len(found) == 39
     np.testing.assert_allclose(found, expected, atol=1e-3)
