@@ -11,7 +11,7 @@ import argparse
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -48,7 +48,7 @@ FLOATS, Q4_0, Q8_0 = (dict.fromkeys(KINDS, kind) for kind in ("F32", "Q4_0", "Q8
 REFERENCE = "float32"
 DEFAULT = "file, x in 8 bits"  # what a chat does
 VARIANTS: dict[str, tuple[Types, bool]] = {  # name -> the types that differ from the file's, exact
-    REFERENCE: (FLOATS, True),
+    REFERENCE: (FLOATS, True),  # the first, because all others are compared with it
     "file, x in float32": ({}, True),
     DEFAULT: ({}, False),
     "Q8_0, x in float32": (Q8_0, True),
@@ -65,29 +65,20 @@ VARIANTS: dict[str, tuple[Types, bool]] = {  # name -> the types that differ fro
 # --- a model that gives all logits -----------------------------------------------------------------
 
 
-class Reader(ChatModel):
-    """A compiled decoder with the functions of READS, which gives the logits after all tokens and not only the last.
-
-    Its products take x as in a chat: in 8 bits, or in float32 if the decoder was compiled with `exact`; its cache too.
-    """
-
-    def all_logits(self, tokens: Sequence[int]) -> np.ndarray:
-        """The logits after each of `tokens`, a new conversation: float32 (len(tokens), vocab_size)."""
-        return self._run("batch_verify", tokens, 0)[0]
-
-
-READS = ("batch_verify",)
 _COMPILED: dict[tuple, Decoder] = {}  # files whose matrices have the same types share a decoder
 
 
-def make_reader(file: GGUF, exact: bool, window: int = WINDOW) -> Reader:
-    """The model in `file`, compiled for this machine. exact: products take x in float32."""
+def make_verifier(file: GGUF, exact: bool, window: int = WINDOW) -> ChatModel:
+    """The model in `file`, compiled for this machine: it has `all_logits`, and nothing else that works.
+
+    Its products take x as in a chat: in 8 bits, or in float32 with `exact`; its cache too.
+    """
     target = llvm_host()["target"]
     weights = Weights(file, read_config(file, window), lanes_of(target))
     key = exact, weights.config, repr([weights.specs(layer) for layer in weights.matrices])
     if key not in _COMPILED:
-        _COMPILED[key] = compile_decoder(weights, target, phases, exact, READS)
-    return Reader(_COMPILED[key], weights)
+        _COMPILED[key] = compile_decoder(weights, target, phases, exact, ["batch_verify"])
+    return ChatModel(_COMPILED[key], weights)
 
 
 # --- the weights in other types -------------------------------------------------------------------
@@ -148,11 +139,10 @@ def measure(say: Callable[[str], None]) -> dict:
     - text, text_sha256, model, model_sha256, tokens, scored, window: what was read;
     - int8: whether this processor has instructions for x in 8 bits. Without them, both ways of multiplying are one;
     - variants: name -> what VARIANTS says;
-    - alone: kind -> Q4_0 for the matrices of this kind, the file's numbers for all others;
-    - kept: kind -> Q8_0 for the matrices of this kind, Q4_0 for all others.
+    - alone: kind -> Q4_0 for the matrices of this kind, the file's numbers for all others. All multiply in float32 by
+      float32 matrices that hold the rounded numbers, so only the weights differ.
 
-    `alone` and `kept` multiply in float32 by float32 matrices that hold the rounded numbers, so only the weights
-    differ. Each entry has `perplexity`; `loss`, the logarithm of the perplexity over that of float32; `error`, the
+    Each entry has `perplexity`; `loss`, the logarithm of the perplexity over that of float32; `error`, the
     standard error of `loss`, as if tokens were independent; `types` per kind; and `bytes`, which a step reads of all
     matrices stored in these types. An entry of `alone` also has `bytes_of_kind`: of its matrices alone, in the file,
     in Q4_0 and in Q8_0.
@@ -163,46 +153,35 @@ def measure(say: Callable[[str], None]) -> dict:
     file, text = read_gguf(path), READING.read_bytes()
     tokens = Tokenizer.from_gguf(file).encode(text.decode("utf-8"))
 
-    def measure_losses(name: str, stored: GGUF, exact: bool) -> np.ndarray:
+    found: dict[str, np.ndarray] = {}
+
+    def measure_losses(name: str, types: Types, exact: bool, unpacked: bool = False) -> dict:
+        """The entry for the file with `types`, multiplied as a chat would do it or, if `unpacked`, by float32."""
         say(name)
-        return losses(make_reader(stored, exact), tokens)
-
-    reference = measure_losses(REFERENCE, convert_file(file, FLOATS), True)
-
-    def measure_variant(name: str, types: Types, exact: bool) -> dict:
-        """The entry for the file with `types`, multiplied as a chat would do it."""
         stored = convert_file(file, types)
-        known = reference if name == REFERENCE else measure_losses(name, stored, exact)
-        return _describe_losses(stored, known, reference)
+        read = convert_file(stored, FLOATS) if unpacked else stored
+        found[name] = losses(make_verifier(read, exact), tokens)
+        return _describe_losses(stored, found[name], found[REFERENCE])
 
-    def measure_weights(name: str, types: Types) -> dict:
-        """The entry for the file with `types`, multiplied in float32 by matrices of float32."""
-        stored = convert_file(file, types)
-        found = measure_losses(name, convert_file(stored, FLOATS), True)
-        return _describe_losses(stored, found, reference)
-
-    variants = {name: measure_variant(name, *how) for name, how in VARIANTS.items()}
-    alone, kept = {}, {}
+    variants = {name: measure_losses(name, *how) for name, how in VARIANTS.items()}
+    alone = {}
     for kind in KINDS:
-        alone[kind] = measure_weights(f"{kind} alone in Q4_0", {kind: "Q4_0"})
+        alone[kind] = measure_losses(f"{kind} alone in Q4_0", {kind: "Q4_0"}, True, unpacked=True)
         alone[kind]["bytes_of_kind"] = {
             "file": bytes_of(file, kind),
             **{one: bytes_of(convert_file(file, {kind: one}), kind) for one in ("Q4_0", "Q8_0")},
         }
-        types = {**Q4_0, kind: "Q8_0"}
-        kept[kind] = measure_weights(f"{kind} in Q8_0, all others in Q4_0", types)
     return {
         "text": READING.name,
         "text_sha256": hashlib.sha256(text).hexdigest(),
         "model": path.name,
         "model_sha256": hashlib.sha256(file.data).hexdigest(),
         "tokens": len(tokens),
-        "scored": len(reference),
+        "scored": len(found[REFERENCE]),
         "window": WINDOW,
         "int8": dot_products(llvm_host()["target"]) is not None,
         "variants": variants,
         "alone": alone,
-        "kept": kept,
     }
 
 
@@ -227,36 +206,16 @@ def _describe_losses(stored: GGUF, found: np.ndarray, reference: np.ndarray) -> 
 
 def variants_table(results: dict) -> Table:
     """The perplexity of the whole model, per way of storing its weights and of multiplying."""
-    rows = [
-        (name, f"{one['bytes'] / 1e6:.1f}", f"{one['perplexity']:.2f}", _format_loss(one))
-        for name, one in results["variants"].items()
-    ]
+    rows = []
+    for name, one in results["variants"].items():
+        loss = f"{round(one['loss'], 4) + 0.0:+.4f} ± {one['error']:.4f}"  # + 0.0: no -0.0000
+        rows.append((name, f"{one['bytes'] / 1e6:.1f}", f"{one['perplexity']:.2f}", loss))
     note = (
         f"{results['scored']:,} tokens of {results['text']} in windows of {results['window']}. The loss is the "
         "logarithm of the perplexity over that of float32, with its standard error. Where x has 8 bits, keys and "
         "values are stored in float16."
     )
     return Table(("weights", "MB per token", "perplexity", "loss"), rows, note)
-
-
-def kinds_table(results: dict) -> Table:
-    """Per kind of matrix: the loss if only it is in Q4_0, and the loss that is left if only it is in Q8_0."""
-    rows = []
-    for kind, alone in results["alone"].items():
-        sizes = (f"{alone['bytes_of_kind'][one] / 1e6:.2f}" for one in ("Q4_0", "Q8_0"))
-        rows.append((kind, *sizes, _format_loss(alone), _format_loss(results["kept"][kind])))
-    header = (
-        "matrices",
-        "MB in Q4_0",
-        "MB in Q8_0",
-        "loss if only these are in Q4_0",
-        "loss if only these are in Q8_0",
-    )
-    return Table(header, rows, "The last column has all other matrices in Q4_0.")
-
-
-def _format_loss(entry: dict) -> str:
-    return f"{round(entry['loss'], 4) + 0.0:+.4f} ± {entry['error']:.4f}"  # + 0.0: no -0.0000
 
 
 def show_perplexity() -> SourcedTable:
@@ -273,7 +232,7 @@ def main() -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"\n{variants_table(results)}\n\n{kinds_table(results)}")
+    print(f"\n{variants_table(results)}")
     if options.save:
         print(f"\nWritten to {save(NAME, results, COMMAND)}.")
     return 0

@@ -47,10 +47,10 @@ def model_of(name: str, path: str, threads: int) -> Model:
     facts = bench_inputs.read_facts(path)
     file = facts["models"].get(bench_inputs.NAMES[name])
     if name in bench_inputs.OUR_VARIANTS:
-        from chapters.ch11_a_real_model.perplexity import make_reader
+        from chapters.ch11_a_real_model.perplexity import make_verifier
         from chapters.kit.chat.gguf_file import read_gguf
 
-        return make_reader(read_gguf(file), exact=bench_inputs.OUR_VARIANTS[name][1])
+        return make_verifier(read_gguf(file), exact=bench_inputs.OUR_VARIANTS[name][1])
     if name in (bench_inputs.LLAMA_CPP, bench_inputs.BEST):
         from chapters.ch11_a_real_model import llama_cpp_baseline
 

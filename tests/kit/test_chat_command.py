@@ -20,7 +20,7 @@ import pytest
 from chapters.ch11_a_real_model import chat as program
 from chapters.ch11_a_real_model import recorded, your_machine
 from chapters.ch11_a_real_model.passes import PASSES, chat_model
-from chapters.ch11_a_real_model.perplexity import make_reader
+from chapters.ch11_a_real_model.perplexity import make_verifier
 from chapters.child import patience
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model_cache import MODEL
@@ -369,7 +369,7 @@ def test_logits_equal_numpy(file, rounding):
     answer = RECORD["answers"][0]
     ids = answer["tokens"] + answer["answer"]
     expected = logits_of(file.path, ids)
-    exact = make_reader(file, exact=True).all_logits(ids)
+    exact = make_verifier(file, exact=True).all_logits(ids)
     assert np.abs(exact - expected).max() < 1e-4 * np.abs(expected).max()
     if dot_products(llvm_host()["target"]):
         error = np.abs(one_by_one(rounding, ids) - expected)
