@@ -49,10 +49,16 @@ class Spec:
     k: int
 
     @property
-    def nbytes(self) -> int:
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """{name of an array: (shape, dtype)}."""
         if self.form is None:
-            return self.n * self.k * 4
-        return self.form.bytes_of(self.form.whole_panels(self.n), self.k)
+            return {"weight": ((self.n, self.k), "float32")}
+        shapes = self.form.shapes(self.form.whole_panels(self.n), self.k)
+        return dict(zip(("codes", "scales"), shapes, strict=True))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(math.prod(s) * np.dtype(dtype).itemsize for s, dtype in self.arrays.values())
 
 
 def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
@@ -237,27 +243,20 @@ class Weights:
         for name, run in self._runs():
             spec = self._spec(run)
             parts = [self._read_rows(*one) for one in run]
-            if spec.form is None:
-                yield f"{name}.weight", np.concatenate(parts)
-            else:
-                for kind, array in zip(
-                    ("codes", "scales"), pack(stack_rows(parts), spec.form), strict=True
-                ):
-                    yield f"{name}.{kind}", array
+            packed = pack(stack_rows(parts), spec.form) if spec.form else [np.concatenate(parts)]
+            for kind, array in zip(spec.arrays, packed, strict=True):
+                yield f"{name}.{kind}", array
         for name, vector in self.vectors.items():
             yield name, self._read_vector(f"{vector}.weight", self.config.hidden_size)
         yield "model.rope", self.rope
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """{name of a parameter: (shape, dtype)} of what `arrays` gives."""
-        found: dict[str, tuple[tuple[int, ...], str]] = {}
-        for name, run in self._runs():
-            spec = self._spec(run)
-            if spec.form is None:
-                found[f"{name}.weight"] = (spec.n, spec.k), "float32"
-            else:
-                codes, scales = spec.form.shapes(spec.form.whole_panels(spec.n), spec.k)
-                found |= {f"{name}.codes": codes, f"{name}.scales": scales}
+        found = {
+            f"{name}.{kind}": described
+            for name, run in self._runs()
+            for kind, described in self._spec(run).arrays.items()
+        }
         found |= {name: ((self.config.hidden_size,), "float32") for name in self.vectors}
         return {**found, "model.rope": (self.rope.shape, "float32")}
 
