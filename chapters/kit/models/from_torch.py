@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -47,12 +47,7 @@ def load(name: str) -> tuple:
     source = _LOADED[name] = _import_source(name)
     if not callable(getattr(source, "model", None)):
         raise ModelRefused(f"{name} defines no function model(), which must return {RETURNED}.")
-    try:
-        returned = source.model()
-    except (Exception, SystemExit) as error:
-        raise ModelRefused(
-            f"model() of {name} fails: {_explain(error, source.__file__)}."
-        ) from error
+    returned = _call(name, "model", source.model)
     if isinstance(returned, torch.export.ExportedProgram) and returned.example_inputs:
         returned = returned, returned.example_inputs
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
@@ -83,18 +78,22 @@ def load_passes(name: str) -> list:
     source = _LOADED[name]
     if not callable(getattr(source, "passes", None)):
         return []
-    try:
-        found = list(source.passes())
-    except (Exception, SystemExit) as error:
-        raise ModelRefused(
-            f"passes() of {name} fails: {_explain(error, source.__file__)}."
-        ) from error
+    found = _call(name, "passes", lambda: list(source.passes()))
     for one in found:
         if not isinstance(one, tvm.transform.Pass):
             raise ModelRefused(
                 f"passes() of {name} must return a list of passes; in it is {_type_name(one)}."
             )
     return found
+
+
+def _call(name: str, function: str, call: Callable[[], object]):
+    """What `call` returns, which calls a function of the file `name`."""
+    try:
+        return call()
+    except (Exception, SystemExit) as error:
+        where = _LOADED[name].__file__
+        raise ModelRefused(f"{function}() of {name} fails: {_explain(error, where)}.") from error
 
 
 def arguments(inputs) -> tuple[tuple, dict]:
