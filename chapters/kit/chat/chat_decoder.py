@@ -39,16 +39,16 @@ class ChatAttention(nn.Module):
         model: nn.Module,
         on_gpu: bool,
     ):
-        self.config, self.qkv_proj, self.o_proj = config, qkv_proj, o_proj
-        self._kernels = attention_on_gpu if on_gpu else attention
+        self.config, self.qkv_proj, self.o_proj, self.on_gpu = config, qkv_proj, o_proj, on_gpu
         self._model = (model,)  # in a tuple, so that its parameters are listed once
 
     def forward(self, hidden_states: Tensor, positions: Tensor, kv_cache: Tensor, layer_id: int):
         """(1, s, hidden) -> (1, s, hidden), and the extended cache."""
         config, dtype, s = self.config, kv_cache.dtype, hidden_states.shape[1]
+        kernels = attention_on_gpu if self.on_gpu else attention
         inputs = [self.qkv_proj(hidden_states), self._model[0].rope, positions, int64(layer_id)]
         kv_cache = op.tensor_ir_inplace_op(
-            self._kernels.append_kernel(config, s, dtype),
+            attention.append_kernel(config, s, dtype, self.on_gpu),
             "append_to_cache",
             [kv_cache, *inputs],
             inplace_indices=0,
@@ -56,7 +56,7 @@ class ChatAttention(nn.Module):
         )
         shape = [1, s, config.num_attention_heads * config.head_dim]
         out = op.tensor_ir_op(
-            self._kernels.attention_kernel(config, s, dtype),
+            kernels.attention_kernel(config, s, dtype),
             "attention",
             [kv_cache, *inputs],
             Tensor.placeholder(shape, "float32", "attended"),

@@ -2,7 +2,7 @@
 
 A GGUF file may come from anyone. So every length and offset is compared with the length of the file before anything is
 read: a file that lies gets a GGUFError, and costs no more memory than a small multiple of its own length. The package
-gguf reads such files too. But it makes objects for each token and merge, which takes 2 s for the default model and 8 s
+gguf reads such files too. But it makes arrays for each token and merge, which takes 2 s for the default model and 8 s
 for a vocabulary of 150,000, and it accepts files that are cut in a string, or whose tensors overlap. Everything is
 little endian:
 
