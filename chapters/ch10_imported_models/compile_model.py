@@ -33,6 +33,7 @@ from chapters.kit.models.apply_rules import known_shape
 from chapters.kit.models.from_torch import (
     ModelRefused,
     arguments,
+    explain_error,
     export_program,
     import_program,
     load,
@@ -149,7 +150,7 @@ def apply_passes(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IR
             mod = one(mod)
         except Exception as error:
             raise ModelRefused(
-                f"The pass {one.info.name} of {name} fails: {_first_line(error)}"
+                f"The pass {one.info.name} of {name} fails: {explain_error(error)}."
             ) from error
         if not relax.analysis.check_well_formed(mod):
             raise ModelRefused(
@@ -253,12 +254,7 @@ def compile_module(mod: tvm.IRModule) -> Callable:
 
 
 def _refuse(error: Exception) -> ModelRefused:
-    return ModelRefused(f"The pipeline cannot compile the imported model: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}"
+    return ModelRefused(f"The pipeline cannot compile the imported model: {explain_error(error)}.")
 
 
 def largest_error(found, expected: list[np.ndarray], allowed: float = 1e-4) -> float:

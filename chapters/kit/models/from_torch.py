@@ -93,7 +93,9 @@ def _call(name: str, function: str, call: Callable[[], object]):
         return call()
     except (Exception, SystemExit) as error:
         where = _LOADED[name].__file__
-        raise ModelRefused(f"{function}() of {name} fails: {_explain(error, where)}.") from error
+        raise ModelRefused(
+            f"{function}() of {name} fails: {explain_error(error, where)}."
+        ) from error
 
 
 def arguments(inputs) -> tuple[tuple, dict]:
@@ -161,7 +163,7 @@ def _import_source(name: str) -> ModuleType:
         spec.loader.exec_module(source)
     except (Exception, SystemExit) as error:
         raise ModelRefused(
-            f"{name} cannot be imported: {_explain(error, str(path.resolve()))}."
+            f"{name} cannot be imported: {explain_error(error, str(path.resolve()))}."
         ) from error
     return source
 
@@ -205,7 +207,7 @@ def _run_copy(model, inputs) -> list[np.ndarray]:
             returned = copied(*args, **kwargs)
     except Exception as error:
         raise ModelRefused(
-            f"The model does not accept its example inputs: {_explain(error)}."
+            f"The model does not accept its example inputs: {explain_error(error)}."
         ) from error
     return [tensor(value).numpy() for value in _select_tensors(_pytree.tree_leaves(returned))]
 
@@ -246,7 +248,7 @@ def import_program(model, inputs) -> tvm.IRModule:
         if unknown:
             message = f"TVM's importer does not know these operators of PyTorch: {unknown[1]}."
         else:
-            message = f"TVM's importer cannot translate the exported model: {_explain(error)}."
+            message = f"TVM's importer cannot translate the exported model: {explain_error(error)}."
         raise ModelRefused(message) from error
     mod = relax.transform.ConvertToDataflow()(mod)  # torch.cond comes without dataflow blocks
     return mod.with_attr("mended", importer.say_mended())
@@ -437,10 +439,10 @@ def _explain_export(error: Exception) -> str:
             f"torch.export cannot follow this model: the program depends on a tensor's values{where}. "
             "Where it chooses between two results, compute both and use torch.where; a size must be a number."
         )
-    return f"torch.export cannot follow this model{where}: {_explain(error)}."
+    return f"torch.export cannot follow this model{where}: {explain_error(error)}."
 
 
-def _explain(error: BaseException, path: str | None = None) -> str:
+def explain_error(error: BaseException, path: str | None = None) -> str:
     """An exception in one line: its type, the first line of its text, and where in the file at `path` it arose."""
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     text = next((line.strip() for line in said.splitlines() if line.strip()), "no message")
