@@ -23,7 +23,7 @@ from chapters.ch11_a_real_model.perplexity import (
 from chapters.kit.bench.results import load
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.losses import READING, loss, losses, perplexity
-from chapters.kit.quantized.weight_blocks import read_floats, read_quantized_rows
+from chapters.kit.quantized.weight_blocks import read_floats
 from tests.kit.llama_in_numpy import logits_of
 from tests.kit.real_model import real_model_path
 
@@ -88,8 +88,7 @@ def file():
 
 
 def _floats(file, name):
-    kind, raw = file.tensors[name].type, file.raw(name)
-    return read_floats(kind, raw) if kind == "F32" else read_quantized_rows(kind, raw).floats()
+    return read_floats(file.tensors[name].type, file.raw(name))
 
 
 def test_floats_are_the_numbers_of_the_file(file):

@@ -25,15 +25,13 @@ from typing import Any
 
 import numpy as np
 
+from chapters.kit.quantized import weight_blocks
+
 BLOCKS = {  # type: (elements per block, bytes per block)
     "F32": (1, 4),
     "F16": (1, 2),
     "BF16": (1, 2),
-    "Q4_0": (32, 18),
-    "Q4_1": (32, 20),
-    "Q8_0": (32, 34),
-    "Q4_K": (256, 144),
-    "Q6_K": (256, 210),
+    **{kind: (elements, size) for kind, (elements, size, _) in weight_blocks.BLOCKS.items()},
 }
 NAMES = (
     "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S "

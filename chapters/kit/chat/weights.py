@@ -305,10 +305,7 @@ class Weights:
 
     def _read_vector(self, name: str, length: int) -> np.ndarray:
         _require_shape(self.file, name, (length,))
-        raw, kind = self.file.raw(name), self.file.tensors[name].type
-        return (
-            read_quantized_rows(kind, raw).floats() if kind in BLOCKS else read_floats(kind, raw)
-        ).reshape(-1)
+        return read_floats(self.file.tensors[name].type, self.file.raw(name)).reshape(-1)
 
     def _rope_factors(self) -> np.ndarray:
         """What each pair's frequency is divided by: as in llama.cpp, by the file's table, and by a linear scale."""
