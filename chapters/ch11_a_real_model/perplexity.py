@@ -21,7 +21,7 @@ from chapters.kit.bench.results import SourcedTable, load, save, sourced_table
 from chapters.kit.chat.compile_decoder import compile_decoder
 from chapters.kit.chat.decoder_cache import Decoder
 from chapters.kit.chat.gguf_file import BLOCKS, GGUF, read_gguf
-from chapters.kit.chat.losses import READING, WINDOW, losses
+from chapters.kit.chat.losses import READING, WINDOW, Model, losses
 from chapters.kit.chat.model_cache import cached_model
 from chapters.kit.chat.optional_packages import extra
 from chapters.kit.chat.run_decoder import ChatModel
@@ -68,8 +68,8 @@ VARIANTS: dict[str, tuple[Types, bool]] = {  # name -> the types that differ fro
 _COMPILED: dict[tuple, Decoder] = {}  # files whose matrices have the same types share a decoder
 
 
-def make_verifier(file: GGUF, exact: bool, window: int = WINDOW) -> ChatModel:
-    """The model in `file`, compiled for this machine: it has `all_logits`, and nothing else that works.
+def make_verifier(file: GGUF, exact: bool, window: int = WINDOW) -> Model:
+    """The model in `file`, compiled for this machine.
 
     Its products take x as in a chat: in 8 bits, or in float32 with `exact`; its cache too.
     """
@@ -78,7 +78,7 @@ def make_verifier(file: GGUF, exact: bool, window: int = WINDOW) -> ChatModel:
     key = exact, weights.config, repr([weights.specs(layer) for layer in weights.matrices])
     if key not in _COMPILED:
         _COMPILED[key] = compile_decoder(weights, target, phases, exact, ["batch_verify"])
-    return ChatModel(_COMPILED[key], weights)
+    return ChatModel(_COMPILED[key], weights).all_logits
 
 
 # --- the weights in other types -------------------------------------------------------------------

@@ -369,7 +369,7 @@ def test_logits_equal_numpy(file, rounding):
     answer = RECORD["answers"][0]
     ids = answer["tokens"] + answer["answer"]
     expected = logits_of(file.path, ids)
-    exact = make_verifier(file, exact=True).all_logits(ids)
+    exact = make_verifier(file, exact=True)(ids)
     assert np.abs(exact - expected).max() < 1e-4 * np.abs(expected).max()
     if dot_products(llvm_host()["target"]):
         error = np.abs(one_by_one(rounding, ids) - expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ class Known:
     def __init__(self):
         self.pieces = []
 
-    def all_logits(self, tokens):
+    def __call__(self, tokens):
         self.pieces.append(list(tokens))
         logits = np.zeros((len(tokens), 4), "float32")
         logits[np.arange(len(tokens)), (np.array(tokens) + 1) % 4] = math.log(3)
@@ -47,11 +48,10 @@ def test_perplexity_of_known_probabilities():
 
 
 def test_a_uniform_model_wavers_between_all_tokens():
-    class Uniform:
-        def all_logits(self, tokens):
-            return np.full((len(tokens), 50), -1e4, "float32")
+    def uniform(tokens):
+        return np.full((len(tokens), 50), -1e4, "float32")
 
-    assert perplexity(Uniform(), range(40), 8) == pytest.approx(50, rel=1e-12)
+    assert perplexity(uniform, range(40), 8) == pytest.approx(50, rel=1e-12)
 
 
 def test_windows_begin_anew_and_leave_out_their_first_token():
@@ -133,12 +133,8 @@ def test_the_reference_equals_numpy(tmp_path):
     small = read_gguf(LLAMAS["Q4_K and Q6_K"].save(tmp_path / "model.gguf"))
     tokens = np.random.default_rng(0).integers(0, VOCAB, 40).tolist()
 
-    class InNumpy:
-        def all_logits(self, tokens):
-            return logits_of(small.path, tokens)
-
     found = losses(make_verifier(convert_file(small, FLOATS), True, 48), tokens, 48)
-    expected = losses(InNumpy(), tokens, 48)
+    expected = losses(partial(logits_of, small.path), tokens, 48)
     assert len(found) == 39
     np.testing.assert_allclose(found, expected, atol=1e-3)
     assert found.mean() == pytest.approx(expected.mean(), rel=1e-5)
