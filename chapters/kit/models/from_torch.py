@@ -7,6 +7,7 @@ something is wrong, a ModelRefused says so to the person who wrote the file.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import importlib.util
@@ -14,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -47,7 +48,8 @@ def load(name: str) -> tuple:
     source = _LOADED[name] = _import_source(name)
     if not callable(getattr(source, "model", None)):
         raise ModelRefused(f"{name} defines no function model(), which must return {RETURNED}.")
-    returned = _call(name, "model", source.model)
+    with refuse_failures(f"model() of {name} fails", source.__file__):
+        returned = source.model()
     if isinstance(returned, torch.export.ExportedProgram) and returned.example_inputs:
         returned = returned, returned.example_inputs
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
@@ -78,7 +80,8 @@ def load_passes(name: str) -> list:
     source = _LOADED[name]
     if not callable(getattr(source, "passes", None)):
         return []
-    found = _call(name, "passes", lambda: list(source.passes()))
+    with refuse_failures(f"passes() of {name} fails", source.__file__):
+        found = list(source.passes())
     for one in found:
         if not isinstance(one, tvm.transform.Pass):
             raise ModelRefused(
@@ -87,15 +90,13 @@ def load_passes(name: str) -> list:
     return found
 
 
-def _call(name: str, function: str, call: Callable[[], object]):
-    """What `call` returns, which calls a function of the file `name`."""
+@contextlib.contextmanager
+def refuse_failures(what: str, path: str | None = None) -> Iterator[None]:
+    """Turn an exception into a ModelRefused that begins with `what`. path: of the file whose line it names."""
     try:
-        return call()
+        yield
     except (Exception, SystemExit) as error:
-        where = _LOADED[name].__file__
-        raise ModelRefused(
-            f"{function}() of {name} fails: {explain_error(error, where)}."
-        ) from error
+        raise ModelRefused(f"{what}: {_explain(error, path)}.") from error
 
 
 def arguments(inputs) -> tuple[tuple, dict]:
@@ -159,12 +160,8 @@ def _import_source(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location("model_to_compile", path.resolve())
     source = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = source
-    try:
+    with refuse_failures(f"{name} cannot be imported", str(path.resolve())):
         spec.loader.exec_module(source)
-    except (Exception, SystemExit) as error:
-        raise ModelRefused(
-            f"{name} cannot be imported: {explain_error(error, str(path.resolve()))}."
-        ) from error
     return source
 
 
@@ -200,15 +197,11 @@ def _run_copy(model, inputs) -> list[np.ndarray]:
             id(value): value.clone()
             for value in _select_tensors([*held, *_pytree.tree_leaves(arguments(inputs))])
         }
-    try:
+    with refuse_failures("The model does not accept its example inputs"):
         # the copies are given, because deepcopy refuses tensors that were computed, as weight_norm makes them
         copied, (args, kwargs) = copy.deepcopy((model, arguments(inputs)), copies)
         with torch.inference_mode():
             returned = copied(*args, **kwargs)
-    except Exception as error:
-        raise ModelRefused(
-            f"The model does not accept its example inputs: {explain_error(error)}."
-        ) from error
     return [tensor(value).numpy() for value in _select_tensors(_pytree.tree_leaves(returned))]
 
 
@@ -248,7 +241,7 @@ def import_program(model, inputs) -> tvm.IRModule:
         if unknown:
             message = f"TVM's importer does not know these operators of PyTorch: {unknown[1]}."
         else:
-            message = f"TVM's importer cannot translate the exported model: {explain_error(error)}."
+            message = f"TVM's importer cannot translate the exported model: {_explain(error)}."
         raise ModelRefused(message) from error
     mod = relax.transform.ConvertToDataflow()(mod)  # torch.cond comes without dataflow blocks
     return mod.with_attr("mended", importer.say_mended())
@@ -439,10 +432,10 @@ def _explain_export(error: Exception) -> str:
             f"torch.export cannot follow this model: the program depends on a tensor's values{where}. "
             "Where it chooses between two results, compute both and use torch.where; a size must be a number."
         )
-    return f"torch.export cannot follow this model{where}: {explain_error(error)}."
+    return f"torch.export cannot follow this model{where}: {_explain(error)}."
 
 
-def explain_error(error: BaseException, path: str | None = None) -> str:
+def _explain(error: BaseException, path: str | None = None) -> str:
     """An exception in one line: its type, the first line of its text, and where in the file at `path` it arose."""
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     text = next((line.strip() for line in said.splitlines() if line.strip()), "no message")
