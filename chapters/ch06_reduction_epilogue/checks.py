@@ -29,6 +29,7 @@ from chapters.kit.cpu.vnni import register
 from chapters.kit.ir.block_site import locate
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.ir.parse_alone import from_source
+from chapters.kit.ir.region_cover import find_undeclared
 from chapters.kit.ir.tensor_ir import mentions, nodes, substitute, with_fields
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line, locate_error
@@ -1076,43 +1077,6 @@ def _check_results(
             yours = f"{a[at]}, with\n{listing(new)}"
             why = "Integer sums are exact, so any difference is a mistake." if exact else ""
             raise read.failed(what, expected=wanted, yours=yours, why=why)
-
-
-def find_undeclared(block: s_tir.SBlock) -> str:
-    """An access that the block makes and its reads or writes do not cover, or ""."""
-    random = np.random.default_rng(3)
-    axes = [(axis.var, int(axis.dom.extent)) for axis in block.iter_vars]
-    written = [region.source for region in block.writes]
-    loads = nodes([block.init, block.body], tvm.ir.TensorLoad)
-    made = [(x.source, x.indices, block.reads, "reads") for x in loads if x.source not in written]
-    stores = nodes(block, tirx.BufferStore)
-    made += [(x.buffer, x.indices, block.writes, "writes") for x in stores]
-    for buffer, indices, declared, verb in made:
-        boxes = [region for region in declared if region.source.same_as(buffer)]
-        for _ in range(12):
-            point = {axis: tirx.IntImm("int32", int(random.integers(n))) for axis, n in axes}
-            index = [_evaluate(i, point) for i in indices]
-            if None in index:
-                continue  # an index that is itself loaded: any element
-            if not any(_is_inside(index, box, point) for box in boxes):
-                at = ", ".join(f"{v.name}={x}" for v, x in point.items())
-                return f"{verb} {buffer.name}{index} at {at}"
-    return ""
-
-
-def _evaluate(expr, point: dict) -> int | None:
-    """What `expr` is at `point`, if that is a number."""
-    value = Analyzer().simplify(substitute(expr, point))
-    return int(value) if isinstance(value, tirx.IntImm) else None
-
-
-def _is_inside(index: list[int], box, point: dict) -> bool:
-    """Whether the element at `index` lies in the region `box` at `point`."""
-    for i, axis in zip(index, box.region, strict=True):
-        low, size = _evaluate(axis.min, point), _evaluate(axis.extent, point)
-        if low is None or size is None or not low <= i < low + size:
-            return False
-    return True
 
 
 def _fuse(impl, func: tirx.PrimFunc) -> s_tir.Schedule:
