@@ -6,7 +6,6 @@ computes in float64, with NumPy, what it must give.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
+from chapters.kit.cases.tir_text import write_block, write_function, write_loops
 from chapters.kit.ir.parse_alone import from_source
 
 # what x is
@@ -34,7 +34,6 @@ LOOPS = (
     *("parallel rows", "columns from 1"),
 )
 BESIDE = ("nothing", "a reader between", "a reader after")
-EXTENTS = {"i": "rows", "j": "width", "k": "length", "t": "2"}  # of the loops
 ROW = (1.0, 3.0, 2.0, 5.0, 0.0)
 NUMBERS = (
     *("small", "rising", "falling", "-inf first", "-inf last", "all -inf", "nan", "+inf"),
@@ -130,12 +129,14 @@ CHANGES = {
         of=("total",),
     ),
     "float16 sums": Change(dtype="float16", of=("weighted",)),
-    "x written in between": Change(between=("ik", "X[vi, vk] = X[vi, vk] + T.float32(1)")),
-    "the maximum written in between": Change(between=("i", "M[vi] = M[vi] + T.float32(1)")),
-    "y written in between": Change(
-        between=("kj", "V[vk, vj] = V[vk, vj] + T.float32(1)"), of=("weighted",)
+    "x written in between": Change(
+        between=("i rows, k length", "X[vi, vk] = X[vi, vk] + T.float32(1)")
     ),
-    "the sum written in between": Change(between=("i", "{sum_of_row} = T.float32(7)")),
+    "the maximum written in between": Change(between=("i rows", "M[vi] = M[vi] + T.float32(1)")),
+    "y written in between": Change(
+        between=("k length, j width", "V[vk, vj] = V[vk, vj] + T.float32(1)"), of=("weighted",)
+    ),
+    "the sum written in between": Change(between=("i rows", "{sum_of_row} = T.float32(7)")),
 }
 IN_EVERY_FORM = tuple(CHANGES)
 CHANGES |= {
@@ -143,14 +144,14 @@ CHANGES |= {
     "a quotient": Change(sums=("T.exp(", "T.float32(2) / T.exp(")),
     "exp2": Change(sums=("T.exp(", "T.exp2(")),
     "the maximum of pairs": Change(("M[vi]", "M[vi // 2]"), ("M[vi]", "M[vi // 2]")),
-    "the sum read in between": Change(between=("i", "B[vi] = S[vi]")),
-    "a part of the sum read": Change(beside_sums=("ik", "P[vi, vk] = S[vi]")),
+    "the sum read in between": Change(between=("i rows", "B[vi] = S[vi]")),
+    "a part of the sum read": Change(beside_sums=("i rows, k length", "P[vi, vk] = S[vi]")),
     "a sum as a factor": Change(sums=("V[vk, vj]", "S[vi]"), of=("both",)),
-    "shared steps": Change(around="k"),
+    "shared steps": Change(around="k length"),
     "tiles of other rows": Change(
         (_GRID, "u, k in T.grid(2,", "(rows, i)", "(rows, t * 2 + u)"),
         (_GRID, "u, k in T.grid(2,", "(rows, i)", "(rows, u * 2 + t)"),
-        around="t",
+        around="t 2",
     ),
     "twice the x": Change(sums=("{x}", "{x} * T.float32(2)")),
     "other elements": Change(
@@ -166,10 +167,14 @@ CHANGES |= {
     "columns that share a sum": Change(
         sums=(_GRID, "i, j, k in T.grid(rows, 2,", "vk =", "vj = T.axis.spatial(2, j); vk =")
     ),
-    "x written beside the maximum": Change(beside_maximum=("ik", "X[vi, vk] = T.float32(1)")),
-    "x written beside the sum": Change(beside_sums=("ik", "X[rows - 1 - vi, vk] = T.float32(1)")),
-    "the sum read beside the maximum": Change(beside_maximum=("i", "B[vi] = S[vi]")),
-    "the sum of another row read": Change(beside_sums=("i", "B[vi] = S[rows - 1 - vi]")),
+    "x written beside the maximum": Change(
+        beside_maximum=("i rows, k length", "X[vi, vk] = T.float32(1)")
+    ),
+    "x written beside the sum": Change(
+        beside_sums=("i rows, k length", "X[rows - 1 - vi, vk] = T.float32(1)")
+    ),
+    "the sum read beside the maximum": Change(beside_maximum=("i rows", "B[vi] = S[vi]")),
+    "the sum of another row read": Change(beside_sums=("i rows", "B[vi] = S[rows - 1 - vi]")),
 }
 
 
@@ -266,42 +271,21 @@ def plain_refused() -> list[Program]:
 def text(program: Program) -> str:
     """The program as TVMScript, in which `rows`, `length` and `width` are its sizes."""
     p, change = program, program.change
-    shared = "i" if p.loops == "shared rows" else change.around
+    shared = "i rows" if p.loops == "shared rows" else change.around
     parts = [_maximum(p, shared), _between(p, shared), *(_sum(p, one, shared) for one in p.seconds)]
-    body = _write_loops(shared, "".join(parts))
+    body = write_loops(shared, "".join(parts))
     if p.beside == "a reader after":
-        body += _write_block("after", "ik", f"P[vi, vk] = T.exp({ELEMENTS[p.x]} - M[vi])")
+        body += write_block(
+            "after", "i rows, k length", f"P[vi, vk] = T.exp({ELEMENTS[p.x]} - M[vi])"
+        )
     flat = "length, rows" if p.x == "transposed" else "rows, length"
     shapes = {"X": flat, "Z": flat, "V": "length, width", "Y": "length,", "M": "rows,"}
     shapes |= {"S": "length," if "S[vk]" in body else "rows,", "W": "rows, width"}
     shapes |= {"B": "rows,", "P": "rows, length"}
-    dtypes = dict.fromkeys(shapes, "float32") | {"X": "float16" if p.x == "half" else "float32"}
-    params = [
-        f'{name}: T.Buffer(({shape}), "{dtypes[name]}")'
-        for name, shape in shapes.items()
-        if f"{name}[" in body
-    ]
-    head = f"@T.prim_func(s_tir=True)\ndef main({', '.join(params)}):\n"
-    return (head + textwrap.indent(body, "    ")).replace("float32", change.dtype)
-
-
-def _write_loops(loops: str, body: str) -> str:
-    """`body` in these loops."""
-    if not loops:
-        return body
-    sizes = ", ".join(EXTENTS[loop] for loop in loops)
-    return f"for {', '.join(loops)} in T.grid({sizes}):\n{textwrap.indent(body, '    ')}"
-
-
-def _write_block(name: str, loops: str, step: str, init: str = "", shared: str = "") -> str:
-    """A block with an axis for each of `loops`, in those of them that it does not share."""
-    lines = [f'with T.sblock("{name}"):']
-    for loop in loops:
-        kind = "reduce" if init and loop == "k" else "spatial"
-        lines.append(f"v{loop} = T.axis.{kind}({EXTENTS[loop]}, {loop})")
-    lines += ["with T.init():", f"    {init}"] if init else []
-    own = "".join(loop for loop in loops if loop not in shared)
-    return _write_loops(own, "\n    ".join([*lines, step]) + "\n")
+    buffers = {one: f'({shape}), "float32"' for one, shape in shapes.items() if f"{one}[" in body}
+    if p.x == "half":
+        buffers["X"] = f'({flat}), "float16"'
+    return write_function(buffers, body).replace("float32", change.dtype)
 
 
 def _edit(body: str, edits: Sequence[str], **names: str) -> str:
@@ -315,19 +299,27 @@ def _add_beside(body: str, loops: str, store: str) -> str:
     """`body`, which is in `loops`, and behind it in them a block that does `store`, if there is one."""
     if not store:
         return body
-    return _write_loops(loops, body + _write_block("beside", loops, store, shared=loops))
+    return write_loops(loops, body + write_block("beside", loops, store, shared=loops))
 
 
 def _maximum(p: Program, shared: str) -> str:
     beside = p.change.beside_maximum
     step = f"M[vi] = T.max(M[vi], {ELEMENTS[p.x]})"
-    body = _write_block("maximum", "ik", step, f"M[vi] = {INITS[p.init]}", shared + beside[0])
+    body = write_block(
+        "maximum",
+        "i rows, k length",
+        step,
+        init=f"M[vi] = {INITS[p.init]}",
+        shared=shared or beside[0],
+    )
     return _add_beside(_edit(body, p.change.maximum), *beside)
 
 
 def _sum(p: Program, name: str, shared: str) -> str:
     total, beside = name == "total", p.change.beside_sums
-    target, loops = ("S[vi]", "ik") if total else ("W[vi, vj]", "ijk")
+    target, loops = (
+        ("S[vi]", "i rows, k length") if total else ("W[vi, vj]", "i rows, j width, k length")
+    )
     x = ELEMENTS[p.x]
     weight = f"T.exp({x} - M[vi])"
     factors = [weight] if total else [weight, "V[vk, vj]"]
@@ -336,11 +328,11 @@ def _sum(p: Program, name: str, shared: str) -> str:
     if p.form == "weight last":
         factors.reverse()
     if p.loops == "second turned":
-        loops = loops[::-1]
+        loops = ", ".join(reversed(loops.split(", ")))
     addend = " * ".join(factors)
     sides = [addend, target] if p.form == "sum last" else [target, addend]
     step, init = f"{target} = {' + '.join(sides)}", f"{target} = T.float32(0)"
-    body = _write_block(name, loops, step, init, shared + beside[0])
+    body = write_block(name, loops, step, init=init, shared=shared or beside[0])
     if p.loops == "columns from 1":
         body = _edit(body, ("(width, j)", "((1, width + 1), j + 1)", "vj]", "vj - 1]"))
     names = {"x": x, "weight": weight, "sum": target, "addend": addend}
@@ -348,12 +340,14 @@ def _sum(p: Program, name: str, shared: str) -> str:
 
 
 def _between(p: Program, shared: str) -> str:
-    reader = ("i", "B[vi] = M[vi] + T.float32(1)") if p.beside == "a reader between" else ("", "")
+    reader = (
+        ("i rows", "B[vi] = M[vi] + T.float32(1)") if p.beside == "a reader between" else ("", "")
+    )
     loops, store = p.change.between if p.refused else reader
     if not store:
         return ""
     row = "S[vi]" if p.sums == "total" else "W[vi, 0]"
-    return _write_block("between", loops, store.format(sum_of_row=row), shared=shared)
+    return write_block("between", loops, store.format(sum_of_row=row), shared=shared)
 
 
 def schedule(program: Program) -> s_tir.Schedule:
