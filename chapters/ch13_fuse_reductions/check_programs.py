@@ -376,12 +376,11 @@ def _parse(source: str, rows: int, length: int, width: int) -> tirx.PrimFunc:
 
 def arrays(program: Program) -> dict[str, np.ndarray]:
     """Arguments by name: the first row of X is as the lesson has it, and all results hold 77."""
-    p = program
+    p, steps = program, 30 * np.arange(program.length)
     x = np.resize(ROW, p.length) - 4.0 * np.arange(p.rows)[:, None]
     place = p.length // 2
-    if p.numbers in ("rising", "falling"):
-        x += (30 if p.numbers == "rising" else -30) * np.arange(p.length)
-    elif p.numbers == "-inf first":
+    x = {"rising": x + steps, "falling": x - steps, "large": x * 5 + 300}.get(p.numbers, x)
+    if p.numbers == "-inf first":
         x[:, : place + 1] = -np.inf
         x[:, -1] = 1.5
     elif p.numbers == "-inf last":
@@ -389,12 +388,8 @@ def arrays(program: Program) -> dict[str, np.ndarray]:
         x[:, 0] = 1.5
     elif p.numbers == "all -inf":
         x[0] = -np.inf
-    elif p.numbers == "nan":
-        x[0, place] = np.nan
-    elif p.numbers == "+inf":
-        x[0, place] = np.inf
-    elif p.numbers == "large":
-        x = x * 5 + 300
+    elif p.numbers in ("nan", "+inf"):
+        x[0, place] = float(p.numbers)
     z = np.full(x.shape, 300.0)
     if p.refused in ("another x", "float16 sums"):  # the maximum rises at the end
         last = 300 if p.refused == "another x" else 20
