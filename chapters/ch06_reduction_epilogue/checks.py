@@ -6,7 +6,7 @@ import itertools
 import re
 import traceback
 from collections.abc import Callable
-from functools import lru_cache, partial, reduce
+from functools import cache, lru_cache, partial, reduce
 from inspect import cleandoc
 from pathlib import Path
 from unittest import mock
@@ -67,6 +67,7 @@ def nest(body: str, name: str = "bias", axes: str = "", loops: str = "i 4, j 5")
     return write_block(name, loops, cleandoc(_add_indices(body)), axes=cleandoc(axes))
 
 
+@cache  # parsing takes longer than most questions about a program
 def program(
     epilogue: str = "D = temp + C",
     *,

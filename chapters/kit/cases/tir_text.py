@@ -1,7 +1,9 @@
 """TensorIR functions from short text: loops, blocks and parameters without the lines that every program repeats.
 
-sums = write_block("sums", "i 4, k n", "S[vi] = S[vi] + A[vi, vk]", init="S[vi] = 0")
-write_function({"A": '(4, n), "int32"', "S": '(4,), "int32"'}, sums)
+    sums = write_block("sums", "i 4, k 3", "S[vi] = S[vi] + A[vi, vk]", init="S[vi] = 0")
+    write_function({"A": '(4, 3), "int32"', "S": '(4,), "int32"'}, sums)
+
+A text may hold others: a block may have blocks among its lines, and loops may be around several of them.
 """
 
 from __future__ import annotations
