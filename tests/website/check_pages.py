@@ -19,7 +19,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -28,28 +28,48 @@ GRAVE = ("serious", "critical")
 WIDTHS = {"desk": 1280, "phone": 390}
 SCHEMES = ("light", "dark")
 VIEWS = [("light", "desk"), ("dark", "phone")], [("dark", "desk"), ("light", "phone")]
-AXE = {"resultTypes": ["violations"], "preload": False}
-# unfold everything, and wait until it is painted. Of the words of listings that are coloured alike one is enough: the
-# others become plain text, since most of the time goes into the contrast of each element
-OPEN = """() => {
+# what axe-core finds with `region` is moderate, and it takes long to look for it
+AXE = {"resultTypes": ["violations"], "preload": False, "rules": {"region": {"enabled": False}}}
+# unfold everything, scroll back, and wait until it is painted. Most of the time goes into the contrast of each element,
+# so one is enough of those that look alike: with the same classes, letters and colours, and within elements that are
+# alike too. It must be in sight, else axe-core does not judge it; nor does axe-core judge a single sign, or text in a
+# drawing. What need not be judged again is marked as SEEN; words of listings become plain text
+SEEN = "data-contrast-seen"
+OPEN = """(mark) => {
   document.querySelectorAll("details").forEach((element) => (element.open = true));
   const near = document.createElement("style");
   near.textContent = "* { content-visibility: visible !important }";
   document.head.append(near);
-  const known = new Map();
-  const looks = (element) => {
-    if (!element) return "";
-    if (!known.has(element)) known.set(element, looks(element.parentElement) + element.tagName + element.className);
-    return known.get(element);
-  };
+  const all = [...document.querySelectorAll("*")];
+  all.filter((element) => element.scrollTop).forEach((element) => (element.scrollTop = 0));
+  const looks = new Map();
+  const edges = new Map(); // of an element -> where it and what it scrolls is cut off
   const seen = new Set();
-  const alike = [...document.querySelectorAll("code span[class], code b")].filter((word) => {
-    const plain = !word.children.length && [...word.attributes].every(({ name }) => name === "class");
-    return plain && word.checkVisibility() && (seen.has(looks(word)) || !seen.add(looks(word)));
+  const alike = all.filter((element) => {
+    const style = getComputedStyle(element);
+    const letters = [element.tagName, element.className, style.fontSize, style.fontWeight, style.textShadow];
+    const colours = [style.color, style.backgroundColor, style.backgroundImage, style.opacity];
+    const look = [looks.get(element.parentElement), ...letters, ...colours].join();
+    looks.set(element, look);
+    const right = element.getBoundingClientRect().right;
+    const edge = edges.get(element.parentElement) ?? Infinity;
+    edges.set(element, style.overflowX === "visible" ? edge : Math.min(edge, right));
+    const nodes = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE);
+    const text = nodes.map((node) => node.data).join("").trim();
+    if (!text || !element.checkVisibility()) return false;
+    if (text.length === 1 || element.ownerSVGElement || seen.has(look)) return true;
+    if (right <= edge && /[!-~]{2}/.test(text)) seen.add(look);
+    return false;
   });
-  for (const word of alike) word.replaceWith(word.textContent);
+  for (const element of alike) {
+    const plain = !element.children.length && [...element.attributes].every(({ name }) => name === "class");
+    if (plain && element.matches("code span, code b")) element.replaceWith(...element.childNodes);
+    else element.setAttribute(mark, "");
+  }
+  document.querySelectorAll("code").forEach((element) => element.normalize());
   return new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)));
 }"""
+CONTRAST = f"axe.configure({{ rules: [{{ id: 'color-contrast', selector: ':not([{SEEN}])' }}] }})"
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 MAX_BYTES = 1_500_000
 STAMP = "Verified on "  # on every page; docs/hooks/publish.py puts it there
@@ -63,22 +83,28 @@ class CannotOpen(Exception):
     """There is no browser, or no page; the message says what to do."""
 
 
-@dataclass
 class Problems:
-    """What one open page reported: errors of scripts, files that it loaded and files that it could not load."""
+    """What the page in a tab reports: errors of scripts, files that it loads and files that it cannot load."""
 
-    found: list[str]
-    loaded: set[str] = field(default_factory=set)
+    def __init__(self, tab) -> None:
+        self.begin_page()
+        tab.on("pageerror", lambda error: self.found.append(f"a script failed: {error}"))
+        tab.on("requestfailed", self._note_failed)
+        tab.on("request", lambda request: self.requests.append(request))
 
-    def watch(self, page) -> None:
-        page.on("pageerror", lambda error: self.found.append(f"a script failed: {error}"))
-        page.on("requestfailed", lambda request: self.found.append(f"did not load {request.url}"))
-        page.on("request", lambda request: self.loaded.add(request.url))
+    def begin_page(self) -> None:
+        self.found: list[str] = []
+        self.requests: list = []
 
-    def of_what_was_loaded(self) -> list[str]:
+    def _note_failed(self, request) -> None:
+        if request in self.requests:  # and not one of the page before
+            self.found.append(f"did not load {request.url}")
+
+    def list_of_what_was_loaded(self) -> list[str]:
         """Files from another host, and the weight of all files if it is too much."""
-        files = [url for url in self.loaded if url.startswith("file:")]
-        foreign = [url for url in self.loaded if not url.startswith(("file:", "data:", "blob:"))]
+        loaded = {request.url for request in self.requests}
+        files = [url for url in loaded if url.startswith("file:")]
+        foreign = [url for url in loaded if not url.startswith(("file:", "data:", "blob:"))]
         paths = {Path(unquote(urlsplit(url).path)) for url in files}
         # the search index comes once, for all pages
         own = (path for path in paths if path.exists() and path.stem != "search_index")
@@ -134,58 +160,57 @@ def find_faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
     pages, executable = select_pages(site, parts or []), find_browser()
     planned = plan_views(pages, all_four=bool(parts))
 
-    def in_scheme(scheme: str) -> list[str]:
-        views = [(path, width, by_axe) for path, its, width, by_axe in planned if its == scheme]
-        return _find_faults_in_scheme(scheme, site, views, executable)
+    def find_in_view(view: tuple[str, str]) -> list[str]:
+        here = [(path, by_axe) for path, *its, by_axe in planned if tuple(its) == view]
+        return _find_faults_in_view(*view, site, here, executable)
 
-    with ThreadPoolExecutor() as pool:
-        for found in pool.map(in_scheme, SCHEMES):
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for found in pool.map(find_in_view, product(SCHEMES, WIDTHS)):
             yield from found
 
 
-def _find_faults_in_scheme(
-    scheme: str, site: Path, views: list[tuple[Path, str, bool]], executable: str
+def _find_faults_in_view(
+    scheme: str, width: str, site: Path, pages: list[tuple[Path, bool]], executable: str
 ) -> list[str]:
-    from axe_playwright_python.sync_playwright import Axe
     from playwright.sync_api import sync_playwright
 
+    screen = {"viewport": {"width": WIDTHS[width], "height": 900}, "color_scheme": scheme}
     found = []
     with (
         sync_playwright() as playwright,
         # no sandbox: most containers have none, and the pages are our own
         playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"]) as browser,
+        # all in one tab: a browser starts two processes for a new one
+        browser.new_page(**screen, reduced_motion="reduce") as tab,
     ):
-        for width, pixels in WIDTHS.items():
-            screen = {"viewport": {"width": pixels, "height": 900}, "color_scheme": scheme}
-            context = browser.new_context(**screen, reduced_motion="reduce")
-            for path, its_width, by_axe in views:
-                if its_width == width:
-                    view = f"{get_address(path, site)} ({scheme}, {width})"
-                    axe = Axe() if by_axe else None
-                    found += [
-                        f"{view}: {fault}" for fault in _find_faults_of_page(context, path, axe)
-                    ]
-            context.close()
+        problems = Problems(tab)
+        for path, by_axe in pages:
+            problems.begin_page()
+            faults = _find_faults_of_page(tab, path, problems)
+            faults += _find_violations(tab) if by_axe else []
+            found += [f"{get_address(path, site)} ({scheme}, {width}): {fault}" for fault in faults]
     return found
 
 
-def _find_faults_of_page(context, path: Path, axe) -> list[str]:
-    page = context.new_page()
-    problems = Problems([])
-    problems.watch(page)
-    page.goto(path.as_uri())
-    wide = page.evaluate(TOO_WIDE)
-    if wide > 0:
-        problems.found.append(f"is {wide} pixels wider than the screen")
-    problems.found += [f'has the id "{key}" more than once' for key in page.evaluate(TWICE)]
-    if STAMP not in page.content():
-        problems.found.append("does not say with what it was verified")
-    page.evaluate(OPEN)
-    # before axe, which fetches style sheets itself: that is refused on file://
-    found = [*problems.found, *problems.of_what_was_loaded()]
-    violations = axe.run(page, options=AXE).response["violations"] if axe else []
-    page.close()
-    return [*found, *(_describe_violation(one) for one in violations if one["impact"] in GRAVE)]
+def _find_faults_of_page(tab, path: Path, problems: Problems) -> list[str]:
+    tab.goto(path.as_uri())
+    wide = tab.evaluate(TOO_WIDE)
+    found = [f"is {wide} pixels wider than the screen"] if wide > 0 else []
+    found += [f'has the id "{key}" more than once' for key in tab.evaluate(TWICE)]
+    if STAMP not in tab.content():
+        found.append("does not say with what it was verified")
+    tab.evaluate(OPEN, SEEN)
+    return [*found, *problems.found, *problems.list_of_what_was_loaded()]
+
+
+def _find_violations(tab) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+
+    axe = Axe()
+    tab.evaluate(axe.axe_script)
+    tab.evaluate(CONTRAST)
+    violations = tab.evaluate("(options) => axe.run(options)", AXE)["violations"]
+    return [_describe_violation(one) for one in violations if one["impact"] in GRAVE]
 
 
 def _describe_violation(violation: dict) -> str:

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
+from tests.website import check_pages
 from tests.website.check_pages import (
     CannotOpen,
     find_browser,
     find_faults,
-    main,
     plan_views,
     select_pages,
 )
@@ -38,6 +38,12 @@ FAULTS = {
     "<p class='d'>pale in the dark</p>": (2, "color-contrast"),
     f"<details><summary>x</summary>{PALE}</details>": (4, "color-contrast"),
     f"<pre><code>{PALE_WORD}</code></pre>": (4, "color-contrast, 1 times"),
+    f"<ul>{'<li class=b>pale' * 3}</ul>": (4, "color-contrast, 1 times"),
+    f"<pre tabindex=0 style='overflow:auto'><code>{'dark ' * 400}{PALE_WORD}\n{PALE_WORD}</code></pre>": (
+        4,
+        "color-contrast",
+    ),
+    "<p class='n'>pale on a phone</p>": (2, "color-contrast"),
     "<img src='data:image/gif;base64,R0lGODlhAQABAAAAACw='>": (4, "image-alt"),
     "<script>null.x</script>": (4, "a script failed"),
     "<script src='none.js'></script>": (4, "did not load file:"),
@@ -55,6 +61,7 @@ def make_page(extra: str) -> str:
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     style = "body{background:#fff;color:#222}.b{color:#bbb}@media(prefers-color-scheme:dark){.d{color:#ddd}}"
+    style += "@media(max-width:500px){.n{color:#ddd}}"
     texts = {
         "index.html": GOOD,
         "404.html": "<script src='/no.js'></script>",
@@ -80,10 +87,17 @@ def test_a_page_that_loads_from_elsewhere_or_says_nothing_of_its_making_is_found
     assert "does not say with what it was verified" in said
 
 
-def test_a_good_page_has_no_fault_in_any_view(site, found, capsys):
+def test_a_good_page_has_no_fault_in_any_view(found):
     assert not [fault for fault in found if fault.startswith(("index.html", "404.html"))]
-    assert main([str(site), "index"]) == 0
-    assert capsys.readouterr().out == "no fault found\n"
+
+
+@pytest.mark.parametrize(
+    ("faults", "code", "said"), [([], 0, "no fault found\n"), (["x: y"], 1, "x: y\n1 faults\n")]
+)
+def test_faults_are_printed_and_counted(site, monkeypatch, capsys, faults, code, said):
+    monkeypatch.setattr(check_pages, "find_faults", lambda *_: iter(faults))
+    assert check_pages.main([str(site)]) == code
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize(("number", "extra"), list(enumerate(FAULTS)))
@@ -108,5 +122,5 @@ def test_neighbours_share_the_four_views(site):
 
 def test_pages_are_chosen_by_a_part_of_their_address(site, capsys):
     assert [p.name for p in select_pages(site, ["ind"])] == ["index.html"]
-    assert main([str(site), "none"]) == 2
+    assert check_pages.main([str(site), "none"]) == 2
     assert "build the site first" in capsys.readouterr().out
