@@ -30,16 +30,20 @@ SCHEMES = ("light", "dark")
 VIEWS = [("light", "desk"), ("dark", "phone")], [("dark", "desk"), ("light", "phone")]
 # what axe-core finds with `region` is moderate, and it takes long to look for it
 AXE = {"resultTypes": ["violations"], "preload": False, "rules": {"region": {"enabled": False}}}
-# unfold everything, scroll back, and wait until it is painted. Most of the time goes into the contrast of each element,
-# so one is enough of those that look alike: with the same classes, letters and colours, and within elements that are
-# alike too. It must be in sight, else axe-core does not judge it; nor does axe-core judge a single sign, or text in a
-# drawing. What need not be judged again is marked as SEEN; words of listings become plain text
-SEEN = "data-contrast-seen"
-OPEN = """(mark) => {
+# unfold everything, and wait until it is painted
+OPEN = """() => {
   document.querySelectorAll("details").forEach((element) => (element.open = true));
   const near = document.createElement("style");
   near.textContent = "* { content-visibility: visible !important }";
   document.head.append(near);
+  return new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)));
+}"""
+# Most of axe-core's time goes into the contrast of each element, so one is enough of those that look alike: with the
+# same classes, letters and colours, and within elements that are alike too. It must be in sight, else axe-core does not
+# judge it; nor does axe-core judge a single sign, or text in a drawing. What need not be judged again is marked as
+# SEEN; words of listings become plain text
+SEEN = "data-contrast-seen"
+MARK_SEEN = """(mark) => {
   const all = [...document.querySelectorAll("*")];
   all.filter((element) => element.scrollTop).forEach((element) => (element.scrollTop = 0));
   const looks = new Map();
@@ -67,7 +71,6 @@ OPEN = """(mark) => {
     else element.setAttribute(mark, "");
   }
   document.querySelectorAll("code").forEach((element) => element.normalize());
-  return new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)));
 }"""
 CONTRAST = f"axe.configure({{ rules: [{{ id: 'color-contrast', selector: ':not([{SEEN}])' }}] }})"
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -199,15 +202,15 @@ def _find_faults_of_page(tab, path: Path, problems: Problems) -> list[str]:
     found += [f'has the id "{key}" more than once' for key in tab.evaluate(TWICE)]
     if STAMP not in tab.content():
         found.append("does not say with what it was verified")
-    tab.evaluate(OPEN, SEEN)
+    tab.evaluate(OPEN)
     return [*found, *problems.found, *problems.list_of_what_was_loaded()]
 
 
 def _find_violations(tab) -> list[str]:
     from axe_playwright_python.sync_playwright import Axe
 
-    axe = Axe()
-    tab.evaluate(axe.axe_script)
+    tab.evaluate(MARK_SEEN, SEEN)
+    tab.evaluate(Axe().axe_script)
     tab.evaluate(CONTRAST)
     violations = tab.evaluate("(options) => axe.run(options)", AXE)["violations"]
     return [_describe_violation(one) for one in violations if one["impact"] in GRAVE]
