@@ -16,7 +16,6 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
-import course_path  # noqa: F401  (before the course is imported)
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, InclusionLevel

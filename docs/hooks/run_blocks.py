@@ -8,12 +8,15 @@ that is not installed stops only a strict one. No build runs a lab: mkdocs-jupyt
 from __future__ import annotations
 
 import html
+import sys
 import textwrap
 from pathlib import Path
 
-import course_path  # noqa: F401  (before the course is imported)
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority, get_plugin_logger
+
+# for this hook and those that follow it in mkdocs.yml: the command `mkdocs` does not look for modules in this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from docs.pages import outputs
 from docs.pages.fences import fence_code

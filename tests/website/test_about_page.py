@@ -10,7 +10,7 @@ pytest.importorskip("material")
 
 
 def test_a_description_is_the_first_prose_cut_at_a_word(hook):
-    described = hook("about_page").describe_page
+    described = hook("machine_readable").describe_page
     page = f"<div class='run'>x</div><p>One <b>two</b> &amp; three.</p><p>{'word ' * 60}</p>"
     assert described(page).startswith("One two & three. word") and described(page).endswith(
         "word …"

@@ -21,7 +21,7 @@ from docs.pages import exercises, repo_links, solution_page
 def test_an_empty_cell_of_a_tables_head_is_a_plain_cell(hook):
     head = '<tr><th></th><th style="text-align: right;"> </th><th>a</th></tr>'
     cells = '<tr><td></td><td style="text-align: right;"></td><th>a</th></tr>'
-    assert hook("accessibility").replace_empty_heads(head) == cells
+    assert hook("machine_readable").replace_empty_heads(head) == cells
 
 
 # --- Where the course is ----------------------------------------------------------------------
