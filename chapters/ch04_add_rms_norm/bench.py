@@ -14,37 +14,37 @@ from collections.abc import Callable
 
 import numpy as np
 
+from chapters.kit.bench.cases import ratio
 from chapters.kit.bench.gpu_norm_bench import EPSILON, TOLERANCE
 from chapters.kit.bench.gpu_norm_bench import bytes_moved as bytes_counted
+from chapters.kit.bench.gpu_tables import norm_tables
 from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
-from chapters.kit.bench.timing import call_compiled, measure
-from chapters.kit.draw.table import Table
+from chapters.kit.bench.results import show_one
+from chapters.kit.bench.timing import call_compiled, measure_cases
+from chapters.kit.draw.table import Table, tabulate
 from chapters.kit.gpu.limits import ITEM_BYTES
 
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 8192))
 DTYPES = ("float32", "float16", "bfloat16")
+COPIES = ("plain stores", "streaming stores")
 # those of PyTorch may run in an interpreter without TVM and ml_dtypes
 CANDIDATES = ("ours", "unfused", "bounds", "numpy_baseline", "torch_baseline", "torch_compile")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """Measure everything: {name of a results file: seconds per call}; also passes each table to `say`."""
+    """{name of a results file: what was measured}."""
     from chapters.ch04_add_rms_norm import registers
     from chapters.kit.bench.gpu_clock import explain_no_gpu
+    from chapters.kit.gpu.cuda_resources import missing
 
-    shapes = ((64, 1, 512),) if quick else SHAPES
-    rounds, cpu = 3 if quick else 15, {}
-    for threads in (1, 2)[: os.cpu_count()]:
-        cpu[str(threads)] = {}
-        for shape, dtype in itertools.product(shapes, DTYPES):
-            arguments = {"shape": shape, "dtype": dtype, "threads": threads}
-            taken = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say)
-            cpu[str(threads)][f"{dtype} {shape}"] = taken
-    say(f"\n{cpu_table(cpu)}\n")
-    found = {"ch04_cpu": cpu}
-    if not registers.missing():
+    settings = itertools.product(
+        (1, 2)[: os.cpu_count()], ((64, 1, 512),) if quick else SHAPES, DTYPES
+    )
+    cases = [{"shape": shape, "dtype": dtype, "threads": n} for n, shape, dtype in settings]
+    rounds = 3 if quick else 15
+    found = {"ch04_cpu": measure_cases(__name__, CANDIDATES, cases, rounds=rounds, say=say)}
+    if not missing():
         found[registers.NAME] = registers.count_registers()
-        say(f"\n{registers.table(found[registers.NAME])}\n")
     if explain_no_gpu():
         say(f"not measured on a GPU: {explain_no_gpu()}")
     else:
@@ -194,35 +194,40 @@ torch_compile = functools.partial(torch_baseline, name="torch.compile")
 # --- tables -------------------------------------------------------------------------------------------
 
 
+def copy_seconds(case: dict) -> float:
+    """The bound: the faster of two ways to copy as many bytes."""
+    return min(case["seconds"][name] for name in COPIES)
+
+
 def cpu_table(measured: dict) -> Table:
     """Speed, share of the bounds, and the baselines' times relative to ours."""
-    rows = []
-    for threads, by_case in measured.items():
-        for case, seconds in by_case.items():
-            ours = seconds["ours"]
-            dtype, shape = case.split(" ", 1)
-            moved = bytes_counted(tuple(int(n) for n in shape.strip("()").split(",")), dtype)
-            bound = min(seconds["plain stores"], seconds["streaming stores"])
-            times = [
-                f"{seconds[name] / ours:.1f}×" if name in seconds else "–"
-                for name in ("unfused", "NumPy", "PyTorch", "torch.compile")
-            ]
-            share = f"{seconds['plain stores'] / ours:.0%}", f"{bound / ours:.0%}"
-            rows.append((threads, dtype, shape, f"{moved / ours / 1e9:.1f} GB/s", *share, *times))
-    header = ("threads", "dtype", "shape", "speed", "of plain copy", "of best copy")
-    ratios = ("unfused takes", "NumPy takes", "PyTorch takes", "torch.compile takes")
-    return Table((*header, *ratios), rows)
+    columns = {
+        "threads": "threads",
+        "dtype": "dtype",
+        "shape": lambda case: str(tuple(case["shape"])),
+        "speed": lambda case: f"{count_bytes(case) / case['seconds']['ours'] / 1e9:.1f} GB/s",
+        "of plain copy": ratio("plain stores", "ours", "{:.0%}"),
+        "of best copy": lambda case: f"{copy_seconds(case) / case['seconds']['ours']:.0%}",
+    }
+    baselines = ("unfused", "NumPy", "PyTorch", "torch.compile")
+    columns |= {f"{name} takes": ratio(name, "ours", "{:.1f}×") for name in baselines}
+    return tabulate(measured["cases"], columns)
 
 
-TABLES = ("ch04_cpu", "ch04_gpu", "ch04_registers")
+def count_bytes(case: dict) -> int:
+    return bytes_counted(case["shape"], case["dtype"])
 
 
-def show_results(name: str):
-    """What a page shows of a results file, with its source, or a sentence that says that it was not measured yet."""
-    from chapters.ch04_add_rms_norm import registers
-    from chapters.kit.bench.gpu_tables import show_norms
-    from chapters.kit.bench.results import load, sourced_table
+def register_table(measured: dict) -> Table:
+    """The kernels' registers and shared memory as NVIDIA's compiler counts them: a row per architecture and kernel."""
+    header = ("for", "kernel", "registers per thread", "bytes spilled", "shared bytes per block")
+    rows = [
+        (arch, name, used["registers"], used["stored"] + used["loaded"], used["shared"])
+        for arch, by_kernel in measured["kernels"].items()
+        for name, used in by_kernel.items()
+    ]
+    return Table(header, rows)
 
-    if name == "ch04_cpu":
-        return sourced_table(load(name), 4, cpu_table)
-    return registers.show_registers() if name == registers.NAME else show_norms(name, chapter=4)
+
+TABLES = {"ch04_cpu": cpu_table, "ch04_gpu": norm_tables, "ch04_registers": register_table}
+show_results = functools.partial(show_one, TABLES)

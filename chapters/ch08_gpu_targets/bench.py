@@ -17,6 +17,8 @@ from chapters.kit.bench import gpu_norm_bench as norm
 from chapters.kit.bench import gpu_tables
 from chapters.kit.bench.gpu_clock import NoGpuError, explain_no_gpu, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
+from chapters.kit.bench.results import show_one
+from chapters.kit.draw.table import Table
 
 # out x in of Llama-3-8B's linear layers: query, key and value; output; gate and up; down
 LLAMA = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
@@ -208,9 +210,16 @@ def by_dlight(layer: Layer):
 
 # --- pages ----------------------------------------------------------------------------------------
 
-TABLES = gpu_tables.SHOWN
+
+def show_roofline(*measured: dict) -> Table:
+    return gpu_tables.roofline_table(*gpu_tables.read_roofline(*measured))
 
 
-def show_results(name: str):
-    """The tables of a results file with their source, or a sentence that says that it was not measured yet."""
-    return TABLES[name]()
+TABLES = {
+    "roofline": (show_roofline, "ch08_norm", "ch08_linear"),
+    "ch08_norm": gpu_tables.norm_tables,
+    "ch08_linear": gpu_tables.linear_tables,
+    "ch08_steps": lambda measured: gpu_tables.steps_table(measured["cases"]),
+    "ch08_gelu": lambda found: gpu_tables.linear_table(found["cases"], gpu_tables.EAGER_GELU),
+}
+show_results = functools.partial(show_one, TABLES)

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from chapters.kit.bench.cases import duration, ratio
 from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
-from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import call_compiled, measure
-from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.bench.timing import call_compiled, measure_cases
+from chapters.kit.draw.table import Table, count_noun, fill_cell
 
 N, K = 1056, 960
 ROWS = (1, 4, 16, 64, 512)
@@ -58,41 +58,29 @@ def compute_expected(name: str, y: np.ndarray, b: np.ndarray, r: np.ndarray) -> 
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of the results file: seconds per call}; also passes the table to `say`."""
+    """{name of the results file: the cases}."""
     rows, rounds = ((4, 64), 3) if quick else (ROWS, 15)
-    measured = {}
-    for count in rows:
-        sizes = {"rows": count, "n": N, "k": K, "threads": 1}
-        functions = ("ours", "torch_compile")
-        measured[str(count)] = measure(__name__, functions, sizes, rounds=rounds, say=say)
-    found = {"n": N, "k": K, "threads": 1, "rows": measured}
-    say(f"\n{make_table(found)}\n")
-    return {"ch09_epilogues": found}
+    cases = [{"rows": count, "n": N, "k": K, "threads": 1} for count in rows]
+    functions = ("ours", "torch_compile")
+    return {"ch09_epilogues": measure_cases(__name__, functions, cases, rounds=rounds, say=say)}
 
 
 def make_table(measured: dict) -> Table:
     """One row per layer: for each number of rows our time, its ratio to the product alone, and torch.compile's time."""
     header, table = ["layer"], [[name] for name in LAYERS]
-    for rows, seconds in measured["rows"].items():
-        header += [f"{rows} row{'s' if rows != '1' else ''}", "of the product", "torch.compile"]
+    for case in measured["cases"]:
+        header += [count_noun(case["rows"], "row"), "of the product", "torch.compile"]
+        columns = [
+            lambda name: duration(f"fusion_by_hand, {name}"),
+            lambda name: ratio(f"fusion_by_hand, {name}", f"fusion_by_hand, {ALONE}", "{:.2f}"),
+            lambda name: duration(f"torch.compile, {name}"),
+        ]
         for cells in table:
-            ours = seconds[f"fusion_by_hand, {cells[0]}"]
-            ratio = ours / seconds[f"fusion_by_hand, {ALONE}"]
-            torchs = seconds.get(f"torch.compile, {cells[0]}")
-            cells += [
-                format_duration(ours),
-                f"{ratio:.2f}",
-                format_duration(torchs) if torchs else "–",
-            ]
+            cells += [fill_cell(case, column(cells[0])) for column in columns]
     note = (
         "Times on one thread. “of the product”: our time, divided by our time of the product alone."
     )
     return Table(header, table, note)
-
-
-def show_epilogues() -> SourcedTable:
-    """The table from the results file, for a page."""
-    return sourced_table(load("ch09_epilogues"), 9, make_table)
 
 
 # --- candidates: each runs in its own process -----------------------------------------------------

@@ -13,6 +13,7 @@ import contextlib
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from chapters.ch11_a_real_model import (
@@ -42,20 +43,18 @@ from chapters.ch11_a_real_model.bench_inputs import (
     write_inputs,
 )
 from chapters.child import ROOT
-from chapters.kit.bench.results import SourcedTable, load, sourced_table
+from chapters.kit.bench.results import show_one
 from chapters.kit.bench.timing import Candidate, Timing, compare
-from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import baseline_python, physical_cores
 
 TORCH = "chapters.ch11_a_real_model.transformers_baseline"
 LLAMA_CPP_MODULE = "chapters.ch11_a_real_model.llama_cpp_baseline"
 ROUNDS, QUICK_ROUNDS = 15, 3
-TABLES = ("decoder", "first token", "step", "kernels", "perplexity")  # what `show_results` knows
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of the results file: what was measured}; also passes each table to `say`."""
+    """{name of the results file: what was measured}."""
     from chapters.ch11_a_real_model.passes import owners
     from chapters.kit.chat.model_cache import fetch_model
 
@@ -66,18 +65,18 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             models[Q4_0] = as_q4_0
         path = str(write_inputs(Path(folder), models))
         nbytes = read_facts(path)["bytes"]
-        by_threads, missing = {}, {}
+        cases, missing = [], {}
         for threads in sorted({1, physical_cores()}):
             rounds = QUICK_ROUNDS if quick else ROUNDS
             timings, lacking = compare(
                 list_candidates(path, threads), threads=threads, rounds=rounds
             )
             missing |= dict.fromkeys(lacking)
-            by_threads[str(threads)] = summarize(timings, nbytes[FILE])
+            cases.append({"threads": threads, **summarize(timings, nbytes[FILE])})
         for reason in missing:
             say(reason)
         measured = {
-            "threads": by_threads,
+            "cases": cases,
             "bytes": {name: nbytes[kind] for name, kind in NAMES.items() if kind in nbytes},
             "context": CONTEXT,
             "prefill": PREFILL,
@@ -86,8 +85,6 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             "first token": first_token.measure(path, threads, quick, say),
             "kernels": bench_kernels.measure(path, quick),
         }
-    for name, table in make_tables(measured).items():
-        say(f"\n{name}\n{table}")
     return {"ch11_chat": measured}
 
 
@@ -155,27 +152,16 @@ def summarize(timings: dict[str, Timing], nbytes: int) -> dict:
 # --- tables ---------------------------------------------------------------------------------------------
 
 
-def make_tables(measured: dict) -> dict[str, Table | Bars]:
-    """The tables of what `run` measured, and one picture, by their names in TABLES."""
-    return {
-        "decoder": make_table(measured),
-        "first token": first_token.make_table(measured["first token"]),
-        "step": bench_kernels.make_figure(measured["kernels"]),
-        "kernels": bench_kernels.make_table(measured["kernels"]),
-    }
-
-
 def make_table(measured: dict) -> Table:
     """One row per runtime. A cell has one number for each number of threads, as in "12.1 / 6.3"."""
-    by_threads = measured["threads"].values()
-    rows = []
+    cases, rows = measured["cases"], []
     for name in NAMES:
-        steps = [seconds_of(one["seconds"], name, "decode") for one in by_threads]
-        prefills = [seconds_of(one["seconds"], name, "prefill") for one in by_threads]
+        steps = [seconds_of(case["seconds"], name, "decode") for case in cases]
+        prefills = [seconds_of(case["seconds"], name, "prefill") for case in cases]
         if None in steps or name not in measured["perplexity"]:
             continue
         rates = [measured["bytes"][name] / seconds for seconds in steps]
-        shares = [rate / one["bandwidth"] for rate, one in zip(rates, by_threads, strict=True)]
+        shares = [rate / case["bandwidth"] for rate, case in zip(rates, cases, strict=True)]
         cells = (
             [f"{1e3 * seconds:.3g}" for seconds in steps],
             [f"{1 / seconds:.0f}" for seconds in steps],
@@ -185,9 +171,8 @@ def make_table(measured: dict) -> Table:
         )
         weights = f"{measured['bytes'][name] / 1e6:.0f} MB", f"{measured['perplexity'][name]:.2f}"
         rows.append((name, *weights, *map(" / ".join, cells)))
-    counts = " / ".join(measured["threads"])
-    bandwidths = " / ".join(f"{one['bandwidth'] / 1e9:.1f}" for one in by_threads)
-    header = ("runtime", "weights", "perplexity", "decode, ms", "tokens/s", "GB/s of weights")
+    counts = " / ".join(str(case["threads"]) for case in cases)
+    bandwidths = " / ".join(f"{case['bandwidth'] / 1e9:.1f}" for case in cases)
     note = (
         f"With {counts} thread{'' if counts == '1' else 's'}. A decode step after {measured['context']} tokens reads "
         f"all weights once; a kernel that only reads as many bytes reaches {bandwidths} GB/s. Prefill: "
@@ -195,13 +180,22 @@ def make_table(measured: dict) -> Table:
     )
     for library, build in measured.get("builds", {}).items():
         note += f" {library}: {build}."
+    header = ("runtime", "weights", "perplexity", "decode, ms", "tokens/s", "GB/s of weights")
     return Table((*header, "of reading them", "prefill, tokens/s"), rows, note)
 
 
-def show_results(name: str) -> SourcedTable:
-    """One of TABLES from its results file, for a page. The perplexity has a command of its own."""
-    if name == "perplexity":
-        from chapters.ch11_a_real_model import perplexity
+def perplexity_table(measured: dict) -> Table:
+    """What storing the weights in other types costs, which has a command of its own."""
+    from chapters.ch11_a_real_model import perplexity
 
-        return perplexity.show_perplexity()
-    return sourced_table(load("ch11_chat"), 11, lambda measured: make_tables(measured)[name])
+    return perplexity.variants(measured)
+
+
+TABLES = {
+    "decoder": (make_table, "ch11_chat"),
+    "first token": (lambda found: first_token.make_table(found["first token"]), "ch11_chat"),
+    "step": (lambda found: bench_kernels.make_figure(found["kernels"]), "ch11_chat"),
+    "kernels": (lambda found: bench_kernels.make_table(found["kernels"]), "ch11_chat"),
+    "perplexity": (perplexity_table, "ch11_perplexity"),
+}
+show_results = partial(show_one, TABLES)

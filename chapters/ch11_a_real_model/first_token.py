@@ -24,7 +24,8 @@ from chapters.ch11_a_real_model.bench_inputs import (
     with_threads,
 )
 from chapters.child import ROOT
-from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.bench.cases import compare_times
+from chapters.kit.draw.table import Table
 from chapters.kit.machine import baseline_python
 
 ROUNDS, QUICK_ROUNDS = 5, 2
@@ -92,13 +93,11 @@ def check(token: int, path: str, weights: str) -> None:
 
 def make_table(seconds: dict[str, float]) -> Table:
     """One row per runtime, beside ours."""
-    ours = seconds[OURS]
-    rows = [(name, format_duration(time), f"{time / ours:.2f} ×") for name, time in seconds.items()]
     note = (
         f"From the start of a process to the first token after {FIRST_PROMPT}, with everything read from disk "
         "before."
     )
-    return Table(("runtime", "first token after", "of ours"), rows, note)
+    return compare_times(seconds, OURS, ("runtime", "first token after", "of ours"), note=note)
 
 
 def main() -> None:

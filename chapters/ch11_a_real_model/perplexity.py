@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.bench.results import SourcedTable, load, save, sourced_table
+from chapters.kit.bench.results import save
 from chapters.kit.chat.model_cache import cached_model
 from chapters.kit.chat.perplexity import measure
 from chapters.kit.draw.table import Table
@@ -53,11 +53,6 @@ def kinds(results: dict) -> Table:
         "loss if only these are in Q8_0",
     )
     return Table(header, rows, "The last column has all other matrices in Q4_0.")
-
-
-def show_perplexity() -> SourcedTable:
-    """The table of `variants` from the results file, for a page."""
-    return sourced_table(load(NAME), 11, variants)
 
 
 def _format_loss(entry: dict) -> str:

@@ -5,14 +5,16 @@ One thread, float32. Every result is compared with NumPy in float64 before it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from chapters.kit.bench.cases import duration, list_candidates, ratio
 from chapters.kit.bench.operands import draw_arrays, in_numpy_memory
-from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import measure
-from chapters.kit.draw.table import Table
+from chapters.kit.bench.results import show_one
+from chapters.kit.bench.timing import measure_cases
+from chapters.kit.draw.table import Table, tabulate
 
 WIDTH = 64  # of a query, a key and a value
 SIZES = ((64, 64), (64, 256), (64, 1024), (64, 4096), (64, 16384))
@@ -21,35 +23,26 @@ NAMES = ("unfused", "unfused, row by row", "fused", "the chat's kernel", "PyTorc
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of the results file: seconds per call}; also passes the table to `say`."""
+    """{name of the results file: the cases}."""
     rounds, sizes = (3, SIZES[:2]) if quick else (11, SIZES)
-    cases = []
-    for rows, keys in sizes:
-        arguments = {"rows": rows, "keys": keys, "width": WIDTH}
-        seconds = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say)
-        cases.append({**arguments, "seconds": seconds})
-    measured = {"cases": cases}
-    say(f"\n{time_table(measured)}\n")
-    return {"ch13_attention": measured}
+    cases = [{"rows": rows, "keys": keys, "width": WIDTH} for rows, keys in sizes]
+    return {"ch13_attention": measure_cases(__name__, CANDIDATES, cases, rounds=rounds, say=say)}
 
 
 def time_table(measured: dict) -> Table:
     """Milliseconds of each program that was measured, and how many times faster than unfused the fused one is."""
-    cases = measured["cases"]
-    names = [name for name in NAMES if any(name in case["seconds"] for case in cases)]
-    head = ("queries", "keys", *(f"{name}, ms" for name in names), "unfused / fused")
-    return Table(head, [_row(case, names) for case in cases])
+    write, found = lambda seconds: f"{1e3 * seconds:.3g}", set(list_candidates(measured["cases"]))
+    columns = {
+        "queries": "rows",
+        "keys": "keys",
+        **{f"{name}, ms": duration(name, write) for name in NAMES if name in found},
+        "unfused / fused": ratio("unfused", "fused", "{:.2f}"),
+    }
+    return tabulate(measured["cases"], columns)
 
 
-def _row(case: dict, names: Sequence[str]) -> tuple:
-    seconds = case["seconds"]
-    told = (f"{1e3 * seconds[name]:.3g}" if name in seconds else "–" for name in names)
-    return case["rows"], case["keys"], *told, f"{seconds['unfused'] / seconds['fused']:.2f}"
-
-
-def show_results() -> SourcedTable:
-    """The table of the results file with its source, or a sentence that says that it was not measured yet."""
-    return sourced_table(load("ch13_attention"), 13, time_table)
+TABLES = {"ch13_attention": time_table}
+show_results = partial(show_one, TABLES)
 
 
 # --- candidates: each runs in its own process -----------------------------------------------------

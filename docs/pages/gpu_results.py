@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from chapters.kit.bench import gpu_tables as tables
-from chapters.kit.bench.gpu_ceilings import Ceilings, Point, find_best
+from chapters.kit.bench.cases import divide, find_fastest, select_medians
+from chapters.kit.bench.results import load
 from chapters.kit.draw.bars import Bar
-from chapters.kit.draw.table import Table, count_noun, format_si
+from chapters.kit.draw.table import count_noun, format_si
 from docs.pages.plots import Figure, InputSize, draw_bandwidth, draw_bars, draw_roofline
 
 # the kernels of many rows that the charts show; the tables have the others
@@ -32,12 +33,12 @@ def draw_norms(measured: dict) -> list[Figure]:
     """ch08_norm and ch04_gpu: bytes per second of add and RMSNorm over size."""
     cases, dtype = _select_first_dtype(measured)
     sizes = [
-        InputSize(tables.shape_text(c["shape"]), c["bytes"], tables.select_medians(c["seconds"]))
+        InputSize(tables.shape_text(c["shape"]), c["bytes"], select_medians(c["seconds"]))
         for c in cases
     ]
     largest = max(cases, key=lambda case: case["bytes"])
-    shares = {name: share for name, (_, share) in tables.shares_of_copy(largest).items()}
-    del shares[tables.COPY]
+    names = [name for name in largest["seconds"] if name != tables.COPY]
+    shares = {name: divide(largest, tables.COPY, name) for name in names}
     by_speed = sorted(shares.items(), key=lambda one: -one[1])
     claim = (
         f"Add and RMSNorm of {tables.shape_text(largest['shape'])} in {dtype}, as shares of the speed of a copy of as "
@@ -65,14 +66,12 @@ def draw_linear(measured: dict) -> list[Figure]:
             f"{_describe_shares(one, names, tables.COPY)}."
         )
         drawn = _make_share_bars(one, names, tables.COPY)
-        words, limit = (
-            "per cent of the copy's speed, more is better",
-            (100, "a copy of as many bytes"),
-        )
+        words = "per cent of the copy's speed, more is better"
+        limit = 100, "a copy of as many bytes"
         title = f"Linear layers of one row in {dtype}"
         caption = _compare_with_others(all_one, tables.LINEAR_OURS) + SIZES
         table = tables.copy_table(one)
-        figures.append(draw_bars(drawn, words, title, caption, table, limit, claim))
+        figures.append(draw_bars(drawn, words, title, caption, claim, limit, table))
     if many:
         claim = (
             f"Many rows of x in {dtype}, as shares of the speed of {tables.LINEAR}, which is cuBLAS: "
@@ -83,7 +82,7 @@ def draw_linear(measured: dict) -> list[Figure]:
         title, limit = f"Linear layers of many rows in {dtype}", (100, tables.LINEAR)
         caption = _compare_with_others(all_many, tables.LINEAR_OURS) + SIZES
         table = tables.linear_table(many)
-        figures.append(draw_bars(drawn, words, title, caption, table, limit, claim))
+        figures.append(draw_bars(drawn, words, title, caption, claim, limit, table))
     return figures
 
 
@@ -91,7 +90,7 @@ def _make_share_bars(cases: list[dict], names: Sequence[str], usual: str) -> lis
     """A bar for each case and name: the per cent of the speed of `usual`."""
     found = []
     for case in cases:
-        times = tables.select_medians(case["seconds"])
+        times = select_medians(case["seconds"])
         for name in (name for name in names if name in times):
             share, ours = times[usual] / times[name], name in tables.LINEAR_OURS
             label = f"{'this course, ' if ours else ''}{name}, {tables.layer_text(case)}"
@@ -103,9 +102,7 @@ def _describe_shares(cases: list[dict], names: Sequence[str], usual: str) -> str
     """Each name's least and largest share of the speed of `usual`, as in "wgmma 80% to 90%, mma.sync 50% to 60%"."""
     texts = []
     for name in names:
-        times = [
-            tables.select_medians(case["seconds"]) for case in cases if name in case["seconds"]
-        ]
+        times = [select_medians(case["seconds"]) for case in cases if name in case["seconds"]]
         if times:
             shares = [time[usual] / time[name] for time in times]
             texts.append(f"{name} {min(shares):.0%} to {max(shares):.0%}")
@@ -121,13 +118,14 @@ def _compare_with_others(cases: Sequence[dict], ours: Sequence[str]) -> str:
     text, known = "", {*ours, tables.COPY}
     for dtype in dict.fromkeys(case["dtype"] for case in cases):
         ratios, fastest = [], Counter()
-        for seconds in (case["seconds"] for case in cases if case["dtype"] == dtype):
+        for case in (case for case in cases if case["dtype"] == dtype):
+            seconds = select_medians(case["seconds"])
             others = [name for name in seconds if name.removesuffix(tables.THEN_ADD) not in known]
-            mine, other = find_best(seconds, ours), find_best(seconds, others)
+            mine, other = find_fastest(seconds, ours), find_fastest(seconds, others)
             if mine and other:
-                ratio = other[1] / mine[1]
+                ratio = seconds[other] / seconds[mine]
                 ratios.append(ratio)
-                winner = "this course" if ratio > 1 else f"“{other[0]}”"
+                winner = "this course" if ratio > 1 else f"“{other}”"
                 fastest["a tie" if abs(ratio - 1) < EQUAL else winner] += 1
         if ratios:
             counts = [f"{name} in {count}" for name, count in fastest.most_common()]
@@ -144,7 +142,7 @@ def draw_gelu(measured: dict) -> list[Figure]:
     figures = []
     cases, dtype = _select_first_dtype(measured)
     for case in cases:
-        times = sorted(tables.select_medians(case["seconds"]).items(), key=lambda one: one[1])
+        times = sorted(select_medians(case["seconds"]).items(), key=lambda one: one[1])
         drawn = [
             Bar(name, time, format_si(time, "s"), ours=name in tables.LINEAR_OURS)
             for name, time in times
@@ -153,8 +151,7 @@ def draw_gelu(measured: dict) -> list[Figure]:
         claim = f"A linear layer and GELU in {dtype}: {by_speed}."
         title = f"Linear and GELU, {tables.layer_text(case)}, in {dtype}"
         caption = f"All but “{tables.EAGER_GELU}” may use one kernel for both."
-        table = tables.linear_table([case], tables.EAGER_GELU)
-        figures.append(draw_bars(drawn, "less is better", title, caption, table, claim=claim))
+        figures.append(draw_bars(drawn, "time, less is better", title, caption, claim))
     return figures
 
 
@@ -168,48 +165,38 @@ def draw_schedule_steps(measured: dict) -> list[Figure]:
 
 
 def _draw_steps_of_case(case: dict) -> Figure:
-    operations, library = case["operations"], case["seconds"][tables.LINEAR]["median"]
-    entries, rows, before = [], [], None
-    for name in tables.list_steps(case):
-        seconds = case["seconds"][name]
-        median = seconds["median"]
-        speed = format_si(operations / median, "FLOP/s")
-        entries.append(Bar(name, operations / median, speed, ours=True))
-        time = f"{format_si(median, 's')} ({format_si(seconds['low'], 's')} to {format_si(seconds['high'], 's')})"
-        gain = f"{before / median:.2f}×" if before else "–"
-        rows.append((name, time, speed, gain, f"{library / median:.0%}"))
-        before = median
-    (first, *_), (last, *_) = rows[0], rows[-1]
-    slow, fast = (case["seconds"][name]["median"] for name in (first, last))
+    operations, times = case["operations"], select_medians(case["seconds"])
+    names, library = tables.list_steps(case), times[tables.LINEAR]
+    speeds = {name: operations / times[name] for name in names}
+    entries = [Bar(n, s, format_si(s, "FLOP/s"), ours=True) for n, s in speeds.items()]
+    first, last = names[0], names[-1]
     claim = (
-        f"“{last}” takes {format_si(fast, 's')}, {slow / fast:,.0f} times less than “{first}”, and reaches "
-        f"{library / fast:.0%} of the speed of {tables.LINEAR}."
+        f"“{last}” takes {format_si(times[last], 's')}, {times[first] / times[last]:,.0f} times less than “{first}”, "
+        f"and reaches {library / times[last]:.0%} of the speed of {tables.LINEAR}."
     )
     title = f"{tables.layer_text(case)} in {case['dtype']}, step by step"
     caption = "A bar ends at the median. The table has the middle half of the rounds in brackets."
-    header = ("step", "time", "speed", "times the one before", f"of {tables.LINEAR}")
-    limit = operations / library, tables.LINEAR
-    words = "FLOP/s, more is better"
-    return draw_bars(entries, words, title, caption, Table(header, rows), limit, claim)
+    limit, words = (operations / library, tables.LINEAR), "FLOP/s, more is better"
+    return draw_bars(entries, words, title, caption, claim, limit, tables.steps_table([case]))
 
 
-def _draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figure:
+def draw_kernels_in_roofline() -> Figure:
+    """ch08_norm and ch08_linear, those of them that are there, beneath the ceilings of the last."""
+    found = [one for one in map(load, ("ch08_norm", "ch08_linear")) if one]
+    points, ceilings = tables.read_roofline(*(one["measured"] for one in found))
     shares = [point.share(ceilings) for point in points if point.group == "ours"]
     near = sum(share >= NEAR for share in shares)
     claim = (
         f"In {near} of {len(shares)} cases our fastest kernel reaches {NEAR:.0%} or more of the speed that memory and "
         "tensor cores allow."
     )
-    return replace(draw_roofline(points, ceilings, machine), claim=claim)
+    return draw_roofline(points, ceilings, found[-1]["gpu"], claim)
 
 
 PLOTS = {
     "ch04_gpu": draw_norms,
     "ch08_norm": draw_norms,
-    "ch08_linear": lambda measured: [
-        *draw_linear(measured),
-        tables.show_roofline(_draw_roofline).parts[0],
-    ],
+    "ch08_linear": lambda measured: [*draw_linear(measured), draw_kernels_in_roofline()],
     "ch08_gelu": draw_gelu,
     "ch08_steps": draw_schedule_steps,
 }

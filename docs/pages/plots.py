@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point
 from chapters.kit.bench.gpu_tables import roofline_table
 from chapters.kit.draw.bars import Bar, Bars
-from chapters.kit.draw.table import Table, format_si
+from chapters.kit.draw.table import Table, format_duration, format_si, tabulate
 
 COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
 OURS = COLOURS[0]
@@ -220,16 +220,16 @@ def draw_lines(
     labels: tuple[str, str],
     title: str,
     caption: str,
-    table: Table,
-    claim: str = "",
+    claim: str,
     level: tuple[float, str] | None = None,
     unit: str | None = None,
+    table: Table | None = None,
     filled: bool = False,
 ) -> Figure:
     """Lines over a logarithmic axis with a tick at each point. labels: of the two axes.
 
-    level: a height and its words, a horizontal line. unit: what y is counted in, with SI prefixes; None for plain
-    numbers. filled: colour the area between the first two lines.
+    level: a height and its words, a horizontal line. unit: what y is counted in, in the table; then the axis
+    has SI prefixes. table: by default of the points. filled: colour the area between the first two lines.
     """
     ticks = sorted({x for points in series.values() for x, _ in points})
 
@@ -247,12 +247,18 @@ def draw_lines(
         else:
             axes.set_ylim(0)
         if unit is not None:
-            format_ticks(axes.yaxis, unit)
+            format_ticks(axes.yaxis, "")
         axes.xaxis.set_ticks(ticks)
         axes.xaxis.set_ticks([], minor=True)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
-    return draw_figure(draw, title, caption, table, claim)
+    columns = {labels[0]: int}
+    for name, points in series.items():
+        numbers = dict(points)
+        columns[display_name(name)] = lambda x, numbers=numbers: (
+            f"{numbers[x]:.3g}" if unit is None else format_si(numbers[x], unit)
+        )
+    return draw_figure(draw, title, caption, table or tabulate(ticks, columns), claim)
 
 
 @dataclass(frozen=True)
@@ -293,20 +299,18 @@ def draw_bandwidth(
         format_ticks(axes.xaxis, "B")
         format_ticks(axes.yaxis, "B/s")
 
-    others = [name for name in names if name != "copy"]
-    rows = [
-        (s.name, format_si(s.bytes, "B"), *(_format_share_of_copy(n, s) for n in others))
-        for s in sizes
-    ]
+    def share(name: str) -> Callable[[InputSize], str]:
+        return lambda size: f"{size.seconds['copy'] / size.seconds[name]:.0%}"
+
+    columns = {"case": lambda size: size.name, "moves": lambda size: format_si(size.bytes, "B")}
+    columns |= {display_name(name): share(name) for name in names if name != "copy"}
     caption = f"The table gives shares of the speed of a copy at the same size, in the same rounds. {caption}".strip()
-    table = Table(("case", "moves", *map(display_name, others)), rows)
-    return draw_figure(draw, title, caption, table, claim)
+    return draw_figure(draw, title, caption, tabulate(sizes, columns), claim)
 
 
-def _format_share_of_copy(name: str, size: InputSize) -> str:
-    if "copy" not in size.seconds or name not in size.seconds:
-        return "–"
-    return f"{size.seconds['copy'] / size.seconds[name]:.0%}"
+def time_bar(name: str, seconds: float) -> Bar:
+    """A bar as long as a time, which stands at its end."""
+    return Bar(name, seconds, format_duration(seconds))
 
 
 def draw_bars(
@@ -314,11 +318,14 @@ def draw_bars(
     words: str,
     title: str,
     caption: str,
-    table: Table,
+    claim: str,
     limit: tuple[float, str] | None = None,
-    claim: str = "",
+    table: Table | None = None,
 ) -> Figure:
-    """Horizontal bars. words: what their length means. limit: a value and its name, a line across the bars."""
+    """Horizontal bars. words: what their length means. limit: a value and its name, a line across the bars.
+
+    table: by default of the bars.
+    """
     mark, line = limit or (None, "")
     drawn = [
         replace(
@@ -330,10 +337,11 @@ def draw_bars(
         for one in entries
     ]
     heading = f"{words}; the line: {line}" if line else words
+    table = table or Table(("bar", words.split(",")[0]), [(one.name, one.words) for one in drawn])
     return Figure(Bars(heading, drawn).figure(), title, caption, table, claim)
 
 
-def draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> Figure:
+def draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str, claim: str) -> Figure:
     """Operations per second over arithmetic intensity, beneath a machine's two ceilings."""
     groups = list(dict.fromkeys(point.group for point in points))
     intensities = [p.intensity for p in points] + [ceilings.ridge]
@@ -363,5 +371,5 @@ def draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = ""
         "Left of the corner memory decides, right of it arithmetic; both ceilings were measured in the same run. "
         "The table gives shares of the speed that the ceilings allow."
     )
-    title = f"Roofline{f' of {machine}' if machine else ''}"
-    return draw_figure(draw, title, caption, roofline_table(points, ceilings))
+    table = roofline_table(points, ceilings)
+    return draw_figure(draw, f"Roofline of {machine}", caption, table, claim)

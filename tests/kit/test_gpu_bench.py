@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from chapters.ch04_add_rms_norm import bench as norm_page
 from chapters.ch04_add_rms_norm import gpu_norms
 from chapters.ch08_gpu_targets import bench, gelu_layers
 from chapters.kit import machine
@@ -25,6 +26,7 @@ from docs.pages import gpu_results as gpu_page
 from docs.pages import results_page
 from docs.pages.plots import Figure
 
+TRACKED = results.FOLDER  # `folder` replaces it
 time_cold, time_in_graph = gpu_clock.time_cold, gpu_clock.time_in_graph  # `clocks` replaces them
 
 
@@ -262,8 +264,7 @@ def absent_kernel():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Where results files are looked for; there are none yet."""
-    for module in (gpu_tables, results_page):
-        monkeypatch.setattr(module, "load", lambda name: results.load(name, tmp_path))
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
     return tmp_path
 
 
@@ -302,7 +303,7 @@ def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
     )
     assert measured["ceilings"]["copy_rate"] > 0 and len(measured["cases"]) == 1
     save_gpu("ch04_gpu", measured, 4, folder)
-    assert "<table" in gpu_tables.show_norms("ch04_gpu", chapter=4)._repr_html_()
+    assert "<table" in norm_page.show_results("ch04_gpu")._repr_html_()
     assert "Add and RMSNorm of (64" in str(results_page.show_chapter(4))
 
 
@@ -337,7 +338,7 @@ def test_pages_without_results_say_how_to_get_them(folder, name):
 def test_pages_show_cases_of_which_a_part_was_measured(folder):
     """The pages of a whole run are in docs/outputs."""
     for name in set(bench.TABLES) - {"roofline"}:
-        measured = results.load(name)["measured"]
+        measured = results.load(name, TRACKED)["measured"]
         for case in measured["cases"][1:]:
             seconds = case["seconds"]
             slowest = max(seconds, key=lambda one, seconds=seconds: seconds[one]["median"])
@@ -399,6 +400,13 @@ def test_the_gpu_and_its_driver_are_as_nvidia_smi_says(monkeypatch, printed, cod
 
 
 def test_the_gpu_is_named_before_the_processor():
-    facts = {"device": "a CPU", "cores": 2, "system": "Linux", "versions": {}, "date": "today"}
+    facts = {
+        "device": "a CPU",
+        "cores": 2,
+        "system": "Linux",
+        "versions": {},
+        "date": "today",
+        "measured": {},
+    }
     line = results.describe_origin({"gpu": "a GPU", "driver": "1.2", **facts, "command": "x"})
     assert line.startswith("a GPU, driver 1.2; a CPU, 2 cores")

@@ -456,9 +456,7 @@ def test_the_picture_has_the_numbers_of_the_lesson_s_table():
 
 def test_nothing_is_drawn_before_it_is_counted(monkeypatch):
     monkeypatch.setattr(tile_sizes, "load", lambda name: None)
-    assert "Not counted yet" in str(tile_sizes.show_tile_sizes())
-    monkeypatch.setattr(tile_sizes, "missing", lambda: "no compiler")
-    assert tile_sizes.main() == 1
+    assert f"`{tile_sizes.COMMAND}` does it" in str(tile_sizes.show_tile_sizes())
 
 
 # --- the roofline ---------------------------------------------------------------------------------

@@ -85,13 +85,11 @@ def test_every_bench_has_its_part_of_the_page_and_each_figure_says_something():
 
 
 def test_the_page_shows_tables_plots_and_what_is_missing(tmp_path, monkeypatch):
-    from chapters.ch05_schedules_and_their_limits import bench
-
-    for module in (results_page, bench):
-        monkeypatch.setattr(module, "load", lambda name: results.load(name, tmp_path))
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
     assert str(results_page.show_chapter(5)).count("Not yet measured") == 1
     seconds = {"ours": 1e-3, "NumPy": 2e-3, "read w": 5e-4, "multiply-add": 1e-3}
-    measured = {"n": 64, "k": 64, "threads": {"1": {"1": seconds, "16": seconds}}}
+    case = {"n": 64, "k": 64, "threads": 1, "seconds": seconds}
+    measured = {"cases": [{"rows": rows, **case} for rows in (1, 16)]}
     results.save("ch05_kernels", measured, "python -m chapters bench 5", tmp_path)
     page = results_page.show_chapter(5)._repr_html_()
     assert page.count("<svg") == 1 and page.count("<table") == 2 and "bench 5" in page

@@ -5,7 +5,6 @@ Datasheets give rates that no program reaches. Percentages on the pages refer to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chapters.kit.bench.gpu_clock import compare_calls, make_copy
@@ -58,15 +57,6 @@ class Point:
     def share(self, ceilings: Ceilings) -> float:
         """The kernel's share of the speed that the ceilings allow at this intensity, 0 to 1."""
         return ceilings.floor(self.bytes, self.operations) / self.seconds
-
-
-def find_best(seconds: dict[str, dict], names: Sequence[str]) -> tuple[str, float] | None:
-    """The fastest of those of `names` that were measured, and its median in seconds; None if none was."""
-    found = [(seconds[name]["median"], name) for name in names if name in seconds]
-    if not found:
-        return None
-    median, name = min(found)
-    return name, median
 
 
 def measure_ceilings(quick: bool = False, device: str = "cuda") -> Ceilings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tvm import tirx
 
@@ -36,19 +36,34 @@ def resource_table(
     return SourcedTable(resources_of(counted), source)
 
 
+def count_kernels(
+    kernels: Callable[[str], Mapping[str, Callable[[], tirx.PrimFunc]]],
+    architectures: Sequence[str],
+) -> dict:
+    """{"kernels": {architecture: {kernel: its counts}}}, and the compiler, of `kernels(architecture)`."""
+    found: dict = {arch: {} for arch in architectures}
+    for arch in architectures:
+        for name, make in kernels(arch).items():
+            used, threads = measure_resources(make(), arch)
+            found[arch][name] = {
+                "threads": threads,
+                "registers": used.registers,
+                "stored": used.spill_store_bytes,
+                "loaded": used.spill_load_bytes,
+                "shared": used.shared_bytes,
+            }
+    return {"compiler": compiler(), "kernels": found}
+
+
 def save_counts(
     name: str,
     count: Callable[[], dict],
     table: Callable[[dict], Table],
-    lacking: str,
     command: str,
 ) -> int:
-    """Count, print, and write the results file `name`; returns the exit status.
-
-    lacking: what is missing for that, "" if nothing is; it is then printed, and the exit status is 1.
-    """
-    if lacking:
-        print(f"{lacking}: pip install -e '.[gpu]'", file=sys.stderr)
+    """Count, print, and write the results file `name`; exit status 1, and a sentence, if the compiler is missing."""
+    if missing():
+        print(f"{missing()}: pip install -e '.[gpu]'", file=sys.stderr)
         return 1
     now = count()
     print(table(now))

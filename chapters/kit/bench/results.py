@@ -15,7 +15,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from chapters.child import ROOT
@@ -61,35 +61,59 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def load(name: str, folder: Path = FOLDER) -> dict | None:
+def load(name: str, folder: Path | None = None) -> dict | None:
     """The results file `name`, as `save` wrote it; None if there is no such file."""
-    path = folder / f"{name}.json"
+    path = (folder or FOLDER) / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def describe_origin(results: dict) -> str:
-    """One line: devices, versions, date and command of a results file."""
-    gpu = f"{results['gpu']}, driver {results['driver']}; " if "gpu" in results else ""
+    """One line: devices, versions, date and command of a results file, and the cases that it lacks."""
+    gpu = f"{results['gpu']}, driver {results['driver']}" if "gpu" in results else ""
     packages = ", ".join(f"{package} {version}" for package, version in results["versions"].items())
-    return (
-        f"{gpu}{results['device']}, {results['cores']} cores, {results['system']}; {packages}; "
-        f"{results['date']}; {results['command']}"
-    )
+    machine = f"{results['device']}, {results['cores']} cores, {results['system']}"
+    parts = [results["measured"].get("compiler"), gpu, machine, packages]
+    parts += [results["date"], results["command"]]
+    if skipped := results["measured"].get("skipped"):
+        parts.append(f"not measured for want of time: {', '.join(skipped)}")
+    return "; ".join(filter(None, parts))
 
 
-def describe_missing(chapter: int) -> SourcedTable:
+def describe_missing(command: str) -> SourcedTable:
     """The sentence that nothing was measured yet, and which command does it."""
-    sentence = f"Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
-    return SourcedTable(None, sentence)
+    return SourcedTable(None, f"Not yet measured: `{command}` does it on your machine.")
 
 
-def sourced_table(
-    results: dict | None, chapter: int, table: Callable[[dict], Table | Bars]
-) -> SourcedTable:
-    """`table`, or bars, of what was measured, with the line that says how; `describe_missing` if `results` is None."""
-    if results is None:
-        return describe_missing(chapter)
-    return SourcedTable(table(results["measured"]), describe_origin(results))
+def show_results(make: Callable, *names: str, command: str = "") -> Parts | SourcedTable:
+    """What `make` makes of the results files `names`, and the lines that say how they were measured.
+
+    make: from what was measured, of those files that are there, to a table, bars, or a list of tables; tables without
+    rows are left out. command: what measures it, for the sentence if there is no file; by default the chapter's bench.
+    """
+    found = [results for results in map(load, names) if results is not None]
+    if not found:
+        return describe_missing(command or f"python -m chapters bench {int(names[0][2:4])}")
+    made = list_parts(make(*(results["measured"] for results in found)))
+    return Parts([*made, *(SourcedTable(None, describe_origin(results)) for results in found)])
+
+
+def list_tables(
+    tables: Mapping[str, Callable | tuple],
+) -> dict[str, tuple[Callable, tuple[str, ...]]]:
+    """{name: (make, its results files)} of a bench's TABLES, which has `make` alone where the file has that name."""
+    return {n: (t[0], t[1:]) if isinstance(t, tuple) else (t, (n,)) for n, t in tables.items()}
+
+
+def show_one(tables: Mapping[str, Callable | tuple], name: str = "") -> Parts | SourcedTable:
+    """`show_results` of one of a bench's TABLES; without a name, of the first."""
+    make, names = list_tables(tables)[name or next(iter(tables))]
+    return show_results(make, *names)
+
+
+def list_parts(made: object) -> list:
+    """The parts of what was made, without tables that have no rows."""
+    parts = made if isinstance(made, list) else [made]
+    return [part for part in parts if not isinstance(part, Table) or part.rows]
 
 
 class SourcedTable:

@@ -132,29 +132,33 @@ def compare(
     }, missing
 
 
-def measure(
+def measure_cases(
     module: str,
     functions: Sequence[str],
-    arguments: dict,
+    cases: Sequence[dict],
     *,
     rounds: int,
     say: Callable[[str], None],
-) -> dict[str, float]:
-    """Seconds per call of each variant of the candidates `functions` of `module`; `say` gets them as text.
+) -> dict[str, list[dict]]:
+    """What a results file holds: {"cases": each of `cases` with the "seconds" per call of each variant}.
 
-    The candidates are called with `arguments` and a `seed`, so that all draw the same fresh numbers. They use
-    `arguments["threads"]` threads, by default one. A function whose name begins with "torch" needs PyTorch.
+    The candidates `functions` of `module` are called with a case as arguments and a `seed`, so that all draw the same
+    fresh numbers. They use `case["threads"]` threads, by default one. A function whose name begins with "torch" needs
+    PyTorch. `say` gets each case as text.
     """
-    seeded = {**arguments, "seed": random.getrandbits(32)}
-    candidates = [
-        Candidate(module, name, seeded, needs=("torch",) if name.startswith("torch") else ())
-        for name in functions
-    ]
-    timings, missing = compare(candidates, threads=arguments.get("threads", 1), rounds=rounds)
-    about = ", ".join(f"{name} {value}" for name, value in arguments.items())
-    told = ", ".join(f"{name} {1e3 * t.seconds:.4g} ms" for name, t in timings.items())
-    say("; ".join([f"{about}: {told}", *missing]))
-    return {name: timing.seconds for name, timing in timings.items()}
+    measured = []
+    for case in cases:
+        seeded = {**case, "seed": random.getrandbits(32)}
+        candidates = [
+            Candidate(module, name, seeded, needs=("torch",) if name.startswith("torch") else ())
+            for name in functions
+        ]
+        timings, missing = compare(candidates, threads=case.get("threads", 1), rounds=rounds)
+        about = ", ".join(f"{name} {value}" for name, value in case.items())
+        told = ", ".join(f"{name} {1e3 * t.seconds:.4g} ms" for name, t in timings.items())
+        say("; ".join([f"{about}: {told}", *missing]))
+        measured.append({**case, "seconds": {name: t.seconds for name, t in timings.items()}})
+    return {"cases": measured}
 
 
 class _Process:
