@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from chapters.kit.bench.cases import ratio
+from chapters.kit.bench.gpu_clock import Run, explain_no_gpu
 from chapters.kit.bench.gpu_norm_bench import EPSILON, TOLERANCE
 from chapters.kit.bench.gpu_norm_bench import bytes_moved as bytes_counted
 from chapters.kit.bench.gpu_tables import norm_tables
@@ -34,7 +35,6 @@ CANDIDATES = ("ours", "unfused", "bounds", "numpy_baseline", "torch_baseline", "
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """{name of a results file: what was measured}."""
     from chapters.ch04_add_rms_norm import registers
-    from chapters.kit.bench.gpu_clock import explain_no_gpu
     from chapters.kit.gpu.cuda_resources import missing
 
     settings = itertools.product(
@@ -48,11 +48,22 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     if explain_no_gpu():
         say(f"not measured on a GPU: {explain_no_gpu()}")
     else:
-        from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
-        from chapters.kit.bench.gpu_norm_bench import measure_all
-
-        found["ch04_gpu"] = measure_all(IMPLEMENTATIONS, quick, say)
+        found |= measure_on_gpu(Run(quick, say))
     return found
+
+
+def measure_on_gpu(about: Run) -> dict[str, dict]:
+    """{name of a results file: each shape in bfloat16}."""
+    from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
+    from chapters.kit.bench import gpu_norm_bench as gpu
+    from chapters.kit.bench.gpu_ceilings import measure_plan
+
+    facts = "bfloat16", IMPLEMENTATIONS, about
+    shapes = gpu.SHAPES[1:2] if about.quick else gpu.SHAPES
+    cases = {
+        f"bfloat16, {shape}": functools.partial(gpu.measure, shape, *facts) for shape in shapes
+    }
+    return measure_plan({"ch04_gpu": cases}, about)
 
 
 # --- numbers ------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def by_triton(x1, x2, weight, epsilon: float) -> Norm:
     """The kernel of triton_add_norm.py."""
     from chapters.ch04_add_rms_norm.triton_add_norm import add_norm
 
-    return keep_result(lambda: add_norm(x1, x2, weight, epsilon))
+    return keep_result(add_norm, x1, x2, weight, epsilon)
 
 
 IMPLEMENTATIONS = {

@@ -8,14 +8,13 @@ numbers is not timed.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 
 from chapters.kit.bench import gpu_linear_bench as linear
 from chapters.kit.bench import gpu_norm_bench as norm
 from chapters.kit.bench import gpu_tables
-from chapters.kit.bench.gpu_clock import NoGpuError, explain_no_gpu, shared_bytes
+from chapters.kit.bench.gpu_ceilings import measure_plan
+from chapters.kit.bench.gpu_clock import NoGpuError, Run, explain_no_gpu, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.results import show_one
 from chapters.kit.draw.table import Table
@@ -36,34 +35,13 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             f"Nothing was measured: {explain_no_gpu()}. This bench is for a machine with an NVIDIA GPU; "
             "chapter 8's checks run the same kernels without one."
         )
-    from chapters.kit.bench.gpu_ceilings import measure_ceilings
-
     _sum_in_float32()
-    until = time.monotonic() + (60.0 if quick else LONGEST)
-    ceilings = asdict(measure_ceilings(quick, DEVICE))
-    copy, products = ceilings["copy_rate"] / 1e12, ceilings["matrix_rate"] / 1e12
-    say(f"copy {copy:.3g} TB/s, bfloat16 {products:.4g} TFLOP/s")
-    found = {}
-    for name, cases in plan(quick).items():
-        done, skipped = [], []
-        for case in cases:
-            told = f"{name}: {_title(case)}"
-            if time.monotonic() > until:
-                skipped.append(_title(case))
-                say(f"{told}: not begun, the time is up")
-                continue
-            say(told)
-            try:
-                done.append(_measure(name, case, quick, say))
-            except KeyboardInterrupt:  # what was measured so far is kept
-                until = 0.0
-                skipped.append(_title(case))
-                say("  stopped; what was measured before is kept")
-                continue
-            say("  " + _summary(done[-1]))
-        if done:
-            found[name] = {"ceilings": ceilings, "cases": done, "skipped": skipped}
-    return found
+    about = Run(quick, say, DEVICE)
+    cases = {
+        name: {_title(case): functools.partial(_measure, name, case, about) for case in cases}
+        for name, cases in plan(quick).items()
+    }
+    return measure_plan(cases, about, 60.0 if quick else LONGEST)
 
 
 def _sum_in_float32() -> None:
@@ -98,21 +76,22 @@ def plan(quick: bool) -> dict[str, list]:
     }
 
 
-def _measure(name: str, case, quick: bool, say) -> dict:
-    about = {"quick": quick, "say": say, "device": DEVICE}
+def _measure(name: str, case, about: Run) -> dict:
     if name == "ch08_norm":
         from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
 
-        return norm.measure(*case, IMPLEMENTATIONS, **about)
+        return norm.measure(*case, IMPLEMENTATIONS, about)
     if name == "ch08_gelu":
+        from torch.nn import functional
+
         from chapters.ch08_gpu_targets import gelu_layers
 
-        return gelu_layers.measure(case, gelu_layers.IMPLEMENTATIONS, **about)
+        return linear.measure_ways(case, gelu_layers.IMPLEMENTATIONS, about, functional.gelu)
     if name == "ch08_steps":
-        return linear.measure(case, steps(case), **about)
+        return linear.measure(case, steps(case), about)
     kernels = kernels_for(case)
     separately = [one for one in kernels if one in gpu_tables.LINEAR_OURS]
-    return linear.measure(case, kernels, separately=separately, **about)
+    return linear.measure(case, kernels, about, separately)
 
 
 def _title(case) -> str:
@@ -120,10 +99,6 @@ def _title(case) -> str:
         return f"{case.dtype}, {case.m} × {case.n} × {case.k}"
     shape, dtype = case
     return f"{dtype}, {tuple(shape)}"
-
-
-def _summary(case: dict) -> str:
-    return ", ".join(f"{name} {1e6 * t['median']:.4g} µs" for name, t in case["seconds"].items())
 
 
 # --- the chapter's kernels ------------------------------------------------------------------------

@@ -15,7 +15,14 @@ from chapters.ch04_add_rms_norm import bench as norm_page
 from chapters.ch04_add_rms_norm import gpu_norms
 from chapters.ch08_gpu_targets import bench, gelu_layers
 from chapters.kit import machine
-from chapters.kit.bench import gpu_clock, gpu_linear_bench, gpu_norm_bench, gpu_tables, results
+from chapters.kit.bench import (
+    gpu_ceilings,
+    gpu_clock,
+    gpu_linear_bench,
+    gpu_norm_bench,
+    gpu_tables,
+    results,
+)
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.gpu.call import signature
 from chapters.kit.gpu.launches import HostProgram
@@ -158,7 +165,7 @@ def torch():
     return pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
-ON_CPU = {"quick": True, "say": ignore, "device": "cpu"}
+ON_CPU = gpu_clock.Run(quick=True, say=ignore, device="cpu")
 
 
 def compiled_for_cpu(func):
@@ -197,7 +204,7 @@ def test_norms_that_are_wrong_or_missing_are_told_and_not_timed(torch):
         return ignore, lambda: (x1, x1 + x2)
 
     ways = {"eager": gpu_norm_bench.eager, "absent": absent, "wrong": wrong}
-    case = gpu_norm_bench.measure((4, 1, 64), "float16", ways, **ON_CPU)
+    case = gpu_norm_bench.measure((4, 1, 64), "float16", ways, ON_CPU)
     assert set(case["graph_seconds"]) == set(case["seconds"]) == {"copy", "eager"}
     assert set(case["errors"]) == {"eager"}
     assert case["missing"]["absent"] == "no_such_library is not installed"
@@ -231,17 +238,17 @@ def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
     total = te.compute((m, n), lambda i, j: product[i, j] + bias[j])
     func = te.create_prim_func([*operands, bias, total])
     kernels = {"right": lambda: func, "for another layer": lambda: func.with_attr("x", 1)}
-    ways = {"separately": ["right"], "compile_it": compiled_for_cpu}
-    case = gpu_linear_bench.measure(Layer(m, n, k, "float16"), kernels, **ways, **ON_CPU)
+    layer = Layer(m, n, k, "float16")
+    case = gpu_linear_bench.measure(layer, kernels, ON_CPU, ["right"], compiled_for_cpu)
     assert case["errors"]["right, then an add"] < 1e-6
     assert case["errors"]["right"] < 1e-6 and "refused" in case["missing"]["for another layer"]
-    assert case["bytes"]["right"] == Layer(m, n, k, "float16").bytes_moved("float32")
+    assert case["bytes"]["right"] == layer.bytes_moved("float32")
     assert "copy" not in case["seconds"]
 
 
 def test_a_layer_of_one_row_is_timed_beside_a_copy_of_as_many_bytes(torch):
     layer = Layer(1, 64, 512, "bfloat16")
-    case = gpu_linear_bench.measure(layer, {}, compile_it=compiled_for_cpu, **ON_CPU)
+    case = gpu_linear_bench.measure(layer, {}, ON_CPU)
     assert set(case["seconds"]) == {"copy", gpu_tables.LINEAR, "PyTorch's matmul, then an add"}
     assert case["bytes"]["copy"] == layer.bytes_moved("bfloat16")
     copied = gpu_linear_bench.make_copy(case["bytes"]["copy"], "cpu")()
@@ -298,9 +305,7 @@ def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, folder, monkeypatc
 
 
 def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
-    measured = gpu_norm_bench.measure_all(
-        gpu_norms.IMPLEMENTATIONS, quick=True, say=ignore, device="cpu"
-    )
+    measured = norm_page.measure_on_gpu(ON_CPU)["ch04_gpu"]
     assert measured["ceilings"]["copy_rate"] > 0 and len(measured["cases"]) == 1
     save_gpu("ch04_gpu", measured, 4, folder)
     assert "<table" in norm_page.show_results("ch04_gpu")._repr_html_()
@@ -308,7 +313,7 @@ def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
 
 
 def test_cases_that_begin_too_late_are_named(cuda_stand_in, monkeypatch):
-    monkeypatch.setattr(bench.time, "monotonic", iter([0.0, *[1e6] * 20]).__next__)
+    monkeypatch.setattr(gpu_ceilings.time, "monotonic", iter([0.0, *[1e6] * 20]).__next__)
     assert bench.run(quick=True, say=ignore) == {}
 
 

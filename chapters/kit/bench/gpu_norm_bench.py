@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from chapters.kit.bench import gpu_clock
-from chapters.kit.bench.gpu_clock import TUNED, Call, WrongNumbersError, keep_result
+from chapters.kit.bench.gpu_clock import TUNED, Call, Run, WrongNumbersError, keep_result
 from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.measure.quantiles import Quantiles
 
@@ -72,30 +72,26 @@ def check_norm(made: Norm, x1, x2, weight) -> float:
 
 
 def measure(
-    shape: tuple[int, ...],
-    dtype: str,
-    implementations: Mapping[str, Callable],
-    *,
-    quick: bool,
-    say: Callable[[str], None],
-    device: str = "cuda",
+    shape: tuple[int, ...], dtype: str, implementations: Mapping[str, Callable], run: Run
 ) -> dict:
     """One case of the results file: the times of every implementation that is installed and right."""
-    x1, x2, weight = draw_inputs(shape, dtype, device)
+    x1, x2, weight = draw_inputs(shape, dtype, run.device)
 
     def made(make: Callable) -> tuple[Call, float]:
         norm = make(x1, x2, weight, EPSILON)
         return norm[0], check_norm(norm, x1, x2, weight)
 
     makers = {name: functools.partial(made, make) for name, make in implementations.items()}
-    calls, case = gpu_clock.measure_case(makers, quick, say, make_norm_copy(x1, x2))
+    calls, case = gpu_clock.measure_case(makers, run, make_norm_copy(x1, x2))
     in_graph: dict[str, Quantiles] = {}
     if math.prod(shape[:-1]) <= IN_A_GRAPH:
         graphs = {
             name: lambda call=call: (Quantiles.of(gpu_clock.time_in_graph(call)), 0)
             for name, call in calls.items()
         }
-        in_graph, _, failed = gpu_clock.make_all(graphs, lambda text: say(f"{text} (in a graph)"))
+        in_graph, _, failed = gpu_clock.make_all(
+            graphs, lambda text: run.say(f"{text} (in a graph)")
+        )
         case["missing"] |= {f"{name} in a graph": reason for name, reason in failed.items()}
     return {
         "shape": list(shape),
@@ -105,23 +101,6 @@ def measure(
         **case,
         "graph_seconds": {name: asdict(quantiles) for name, quantiles in in_graph.items()},
     }
-
-
-def measure_all(
-    implementations: Mapping[str, Callable],
-    quick: bool,
-    say: Callable[[str], None],
-    device: str = "cuda",
-) -> dict:
-    """`measure` every shape in bfloat16, with the ceilings of the same run: the GPU part of `bench 4`'s results."""
-    from chapters.kit.bench.gpu_ceilings import measure_ceilings
-
-    ceilings, cases = asdict(measure_ceilings(quick, device)), []
-    for shape in SHAPES[1:2] if quick else SHAPES:
-        say(f"bfloat16, {shape}")
-        about = {"quick": quick, "say": say, "device": device}
-        cases.append(measure(shape, "bfloat16", implementations, **about))
-    return {"ceilings": ceilings, "cases": cases, "skipped": []}
 
 
 def make_norm_copy(x1, x2) -> Call:
@@ -161,8 +140,7 @@ def eager(x1, x2, weight, epsilon: float, **how) -> Norm:
         total = x1 + x2
         return torch.nn.functional.rms_norm(total, weight.shape, weight, epsilon), total
 
-    run = torch.compile(add_norm, **how) if how else add_norm
-    return keep_result(lambda: run(x1, x2, weight))
+    return keep_result(add_norm, x1, x2, weight, **how)
 
 
 def by_flashinfer(x1, x2, weight, epsilon: float) -> Norm:
