@@ -10,11 +10,11 @@ weights or activations have fewer bits is faster and answers worse, so each has 
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from chapters.ch11_a_real_model import (
     bench_inputs,
@@ -26,7 +26,6 @@ from chapters.ch11_a_real_model.bench_inputs import (
     CONTEXT,
     EXACT_LIMIT,
     FILE,
-    INT8,
     LLAMA_CPP,
     LLAMA_CPP_VARIANTS,
     NAMES,
@@ -38,15 +37,22 @@ from chapters.ch11_a_real_model.bench_inputs import (
     chat_model,
     check_logits,
     make_calls,
+    needs_of,
     read_facts,
     seconds_of,
     write_inputs,
 )
-from chapters.child import ROOT
 from chapters.kit.bench.results import show_one
-from chapters.kit.bench.timing import Candidate, Timing, compare
+from chapters.kit.bench.timing import (
+    Candidate,
+    CandidateFailed,
+    Timing,
+    Unavailable,
+    call_apart,
+    compare,
+)
 from chapters.kit.draw.table import Table
-from chapters.kit.machine import baseline_python, physical_cores
+from chapters.kit.machine import physical_cores
 
 TORCH = "chapters.ch11_a_real_model.transformers_baseline"
 LLAMA_CPP_MODULE = "chapters.ch11_a_real_model.llama_cpp_baseline"
@@ -99,10 +105,10 @@ def list_candidates(path: str, threads: int) -> list[Candidate]:
     for name, (weights, _) in LLAMA_CPP_VARIANTS.items():
         if weights in models:
             asked = {"name": name, **given}
-            found.append(Candidate(LLAMA_CPP_MODULE, "llama_cpp_baseline", asked, ("llama_cpp",)))
+            found.append(Candidate(LLAMA_CPP_MODULE, "llama_cpp_baseline", asked, needs_of(name)))
     for name in TORCH_NAMES:
-        needs = ("torch", "transformers", *(["torchao"] if NAMES[name] == INT8 else []))
-        found.append(Candidate(TORCH, "transformers_baseline", {"name": name, **given}, needs))
+        asked = {"name": name, **given}
+        found.append(Candidate(TORCH, "transformers_baseline", asked, needs_of(name)))
     return found
 
 
@@ -120,20 +126,21 @@ def ours(name: str, path: str) -> dict:
 def store_as_q4_0(model: Path, folder: Path) -> Path | None:
     """The weights of `model` in a file that llama.cpp wrote into `folder`; None without llama.cpp."""
     target = folder / "Q4_0.gguf"
-    asked = [baseline_python(), "-m", LLAMA_CPP_MODULE, str(model), str(target)]
-    with contextlib.suppress(OSError):  # that interpreter is not there: its baseline will say so
-        subprocess.run(asked, cwd=ROOT, capture_output=True, check=False)
+    ask_llama_cpp("store_as_q4_0", source=str(model), target=str(target))
     return target if target.exists() else None
 
 
 def describe_builds() -> dict[str, str]:
     """How the libraries that we compare with were built, in their own words; empty without them."""
-    asked = [baseline_python(), "-m", LLAMA_CPP_MODULE]
-    with contextlib.suppress(OSError):
-        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
-        if not done.returncode:
-            return {LLAMA_CPP: " ".join(done.stdout.split())}
-    return {}
+    build = ask_llama_cpp("describe_build")
+    return {LLAMA_CPP: build} if build else {}
+
+
+def ask_llama_cpp(function: str, **arguments) -> Any:
+    """What a function of LLAMA_CPP_MODULE returns; None without llama.cpp: its baseline will say so."""
+    with contextlib.suppress(Unavailable, CandidateFailed):
+        candidate = Candidate(LLAMA_CPP_MODULE, function, arguments, needs_of(LLAMA_CPP))
+        return call_apart(candidate, physical_cores())
 
 
 def summarize(timings: dict[str, Timing], nbytes: int) -> dict:
