@@ -147,7 +147,7 @@ def unfused(shape, dtype, threads, seed):
 
 def bounds(shape, dtype, threads, seed):
     """Two reads and two writes of the same number of bytes, with plain and with streaming stores."""
-    from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
+    from chapters.kit.bench.cpu_bounds import CHUNK, two_in_two_out
     from chapters.kit.machine import llvm_host
 
     chunks = max(1, int(np.prod(shape)) * ITEM_BYTES[dtype] // (4 * CHUNK))

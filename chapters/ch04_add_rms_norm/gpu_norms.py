@@ -25,11 +25,11 @@ def kernels(shape: tuple[int, ...], dtype: str, limit: int = 1024) -> dict[str, 
     }
 
 
-def by_triton(x1, x2, weight, epsilon: float) -> Norm:
+def by_triton(x1, x2, weight) -> Norm:
     """The kernel of triton_add_norm.py."""
     from chapters.ch04_add_rms_norm.triton_add_norm import add_norm
 
-    return keep_result(add_norm, x1, x2, weight, epsilon)
+    return keep_result(add_norm, x1, x2, weight, EPSILON)
 
 
 IMPLEMENTATIONS = {

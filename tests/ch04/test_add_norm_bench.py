@@ -9,7 +9,7 @@ import tvm
 from chapters.ch04_add_rms_norm import bench, registers
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, draw_inputs, launch, reference
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
-from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
+from chapters.kit.bench.cpu_bounds import CHUNK, two_in_two_out
 from chapters.kit.bench.results import load
 from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA

@@ -182,8 +182,10 @@ def compiled_for_cpu(func):
 
 def test_norms_are_compared_with_float64(torch):
     x1, x2, weight = gpu_norm_bench.draw_inputs((4, 1, 256), "bfloat16", "cpu")
-    way = gpu_norm_bench.eager(x1, x2, weight, gpu_norm_bench.EPSILON)
-    assert 0 < gpu_norm_bench.check_norm(way, x1, x2, weight) < gpu_norm_bench.TOLERANCE["bfloat16"]
+    way = gpu_norm_bench.eager(x1, x2, weight)
+    assert (
+        0 < gpu_norm_bench.check_norm(*way, x1, x2, weight) < gpu_norm_bench.TOLERANCE["bfloat16"]
+    )
     norm, total = way[1]()
     spoiled = {
         "the sum is not": (norm, total * 1.01),
@@ -193,14 +195,14 @@ def test_norms_are_compared_with_float64(torch):
     for words, outputs in spoiled.items():
         bad = ignore, lambda outputs=outputs: outputs
         with pytest.raises(gpu_clock.WrongNumbersError, match=words):
-            gpu_norm_bench.check_norm(bad, x1, x2, weight)
+            gpu_norm_bench.check_norm(*bad, x1, x2, weight)
 
 
 def test_norms_that_are_wrong_or_missing_are_told_and_not_timed(torch):
     def absent(*_):
         import no_such_library  # noqa: F401
 
-    def wrong(x1, x2, weight, epsilon):
+    def wrong(x1, x2, weight):
         return ignore, lambda: (x1, x1 + x2)
 
     ways = {"eager": gpu_norm_bench.eager, "absent": absent, "wrong": wrong}

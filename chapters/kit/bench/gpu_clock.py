@@ -91,16 +91,24 @@ def compare_calls(calls: Mapping[str, Call], quick: bool) -> dict[str, Quantiles
 
 
 def measure_case(
-    makers: Mapping[str, Callable[[], tuple[Call, float]]], run: Run, copy: Call | None = None
-) -> tuple[dict[str, Call], dict]:
-    """(the calls that were timed, a case's "seconds", "errors" and "missing").
+    ways: Mapping[str, Callable], operands: tuple, check: Callable, run: Run, copy: Call | None
+) -> tuple[dict[str, tuple[Call, Call]], dict]:
+    """({name: (call, result)} of what was timed, a case's "seconds", "errors" and "missing").
 
-    makers: name -> a function that returns (call, its error against float64). copy: is timed as COPY.
+    ways: name -> a function of `operands` that returns (call, result). check(call, result, *operands): returns the
+    error against float64, or raises. copy: is timed as COPY, if there is one.
     """
-    calls, errors, missing = make_all(makers, run.say)
-    calls = calls if copy is None else {COPY: copy, **calls}
+
+    def made(make: Callable) -> tuple[tuple[Call, Call], float]:
+        both = make(*operands)
+        return both, check(*both, *operands)
+
+    makers = {name: functools.partial(made, make) for name, make in ways.items()}
+    found, errors, missing = make_all(makers, run.say)
+    calls = {COPY: copy} if copy else {}
+    calls |= {name: call for name, (call, _) in found.items()}
     seconds = {name: asdict(q) for name, q in compare_calls(calls, run.quick).items()}
-    return calls, {"seconds": seconds, "errors": errors, "missing": missing}
+    return found, {"seconds": seconds, "errors": errors, "missing": missing}
 
 
 def make_all(

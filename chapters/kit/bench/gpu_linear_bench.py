@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 
 from chapters.kit.bench.gpu_clock import (
     COPY,
-    Call,
     Run,
     WrongNumbersError,
     keep_result,
@@ -147,19 +146,14 @@ def measure_ways(
     after: what they apply to the layer's result, as for `compute_error`.
     """
     tensors = draw_inputs(layer, run.device)
-    moved: dict[str, int] = {}
-
-    def made(name: str) -> tuple[Call, float]:
-        call, result = ways[name](*tensors)
-        off = check_result(call, result, *tensors, after)
-        moved[name] = layer.bytes_moved(str(result().dtype).removeprefix("torch."))
-        return call, off
-
     copy = None
     if layer.m == 1:
-        moved[COPY] = layer.bytes_moved(layer.dtype)
-        copy = make_copy(moved[COPY], run.device)
-    _, case = measure_case({name: functools.partial(made, name) for name in ways}, run, copy)
+        copy = make_copy(layer.bytes_moved(layer.dtype), run.device)
+    check = functools.partial(check_result, after=after)
+    found, case = measure_case(ways, tensors, check, run, copy)
+    moved = {COPY: layer.bytes_moved(layer.dtype)} if copy else {}
+    for name, (_, result) in found.items():
+        moved[name] = layer.bytes_moved(str(result().dtype).removeprefix("torch."))
     return {**asdict(layer), "operations": layer.operations, "bytes": moved, **case}
 
 

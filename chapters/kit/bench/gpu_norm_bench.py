@@ -1,6 +1,6 @@
 """Add and RMSNorm on a GPU: our kernels and libraries that do the same, checked before they are timed.
 
-Every implementation is a function of (x1, x2, weight, epsilon) on PyTorch's tensors that returns two functions: the
+Every implementation is a function of (x1, x2, weight) on PyTorch's tensors that returns two functions: the
 call, and (norm, total) after the first call. One that works in place goes on with its own results, once it is timed.
 """
 
@@ -44,7 +44,7 @@ def draw_inputs(shape: tuple[int, ...], dtype: str, device: str = "cuda") -> tup
     return x1, x2, (1 + torch.randn(shape[-1], device=device) / 4).to(kind)
 
 
-def compute_error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> float:
+def compute_error(norm, total, x1, x2, weight) -> float:
     """The norm's largest error against float64, as a share of the largest value of its row.
 
     Raises WrongNumbersError if the sum is not x1 + x2 rounded, or an element is not a number.
@@ -52,7 +52,7 @@ def compute_error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> floa
     if not bool((total == x1 + x2).all()):
         raise WrongNumbersError("the sum is not x1 + x2")
     wide = total.double()
-    exact = wide * (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt() * weight.double()
+    exact = wide * (wide.square().mean(-1, keepdim=True) + EPSILON).rsqrt() * weight.double()
     off = (norm.double() - exact).abs().amax(-1) / exact.abs().amax(-1)
     worst = float(off.max())
     if math.isnan(worst):
@@ -60,9 +60,8 @@ def compute_error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> floa
     return worst
 
 
-def check_norm(made: Norm, x1, x2, weight) -> float:
-    """The error of the first call of `made`; raises WrongNumbersError if it is above the tolerance."""
-    call, results = made
+def check_norm(call: Call, results: Callable[[], tuple], x1, x2, weight) -> float:
+    """The error of the first call; raises WrongNumbersError if it is above the tolerance."""
     call()
     dtype = str(x1.dtype).removeprefix("torch.")
     worst = compute_error(*results(), x1, x2, weight)
@@ -75,16 +74,12 @@ def measure(
     shape: tuple[int, ...], dtype: str, implementations: Mapping[str, Callable], run: Run
 ) -> dict:
     """One case of the results file: the times of every implementation that is installed and right."""
-    x1, x2, weight = draw_inputs(shape, dtype, run.device)
-
-    def made(make: Callable) -> tuple[Call, float]:
-        norm = make(x1, x2, weight, EPSILON)
-        return norm[0], check_norm(norm, x1, x2, weight)
-
-    makers = {name: functools.partial(made, make) for name, make in implementations.items()}
-    calls, case = gpu_clock.measure_case(makers, run, make_norm_copy(x1, x2))
+    operands = draw_inputs(shape, dtype, run.device)
+    copy = make_norm_copy(*operands[:2])
+    found, case = gpu_clock.measure_case(implementations, operands, check_norm, run, copy)
     in_graph: dict[str, Quantiles] = {}
     if math.prod(shape[:-1]) <= IN_A_GRAPH:
+        calls = {gpu_clock.COPY: copy, **{name: call for name, (call, _) in found.items()}}
         graphs = {
             name: lambda call=call: (Quantiles.of(gpu_clock.time_in_graph(call)), 0)
             for name, call in calls.items()
@@ -118,7 +113,7 @@ def make_norm_copy(x1, x2) -> Call:
 def bind_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
     """The implementation that runs `kernel(shape, dtype)`, a PrimFunc of x1, x2, weight, norm and total."""
 
-    def make(x1, x2, weight, epsilon: float) -> Norm:
+    def make(x1, x2, weight) -> Norm:
         import torch
 
         from chapters.kit.gpu.call import compile_kernel
@@ -132,36 +127,36 @@ def bind_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
     return make
 
 
-def eager(x1, x2, weight, epsilon: float, **how) -> Norm:
+def eager(x1, x2, weight, **how) -> Norm:
     """PyTorch, operator by operator; with options for torch.compile through that."""
     import torch
 
     def add_norm(x1, x2, weight):
         total = x1 + x2
-        return torch.nn.functional.rms_norm(total, weight.shape, weight, epsilon), total
+        return torch.nn.functional.rms_norm(total, weight.shape, weight, EPSILON), total
 
     return keep_result(add_norm, x1, x2, weight, **how)
 
 
-def by_flashinfer(x1, x2, weight, epsilon: float) -> Norm:
+def by_flashinfer(x1, x2, weight) -> Norm:
     """FlashInfer's kernel. It works in place: the first tensor becomes the norm, and the second the sum."""
     from flashinfer.norm import fused_add_rmsnorm
 
     norm, total = (x.reshape(-1, x.shape[-1]).clone() for x in (x1, x2))
     return (
-        lambda: fused_add_rmsnorm(norm, total, weight, epsilon),
+        lambda: fused_add_rmsnorm(norm, total, weight, EPSILON),
         lambda: (norm.reshape(x1.shape), total.reshape(x1.shape)),
     )
 
 
-def by_quack(x1, x2, weight, epsilon: float) -> Norm:
+def by_quack(x1, x2, weight) -> Norm:
     """quack's kernels, written in CuTe's Python."""
     from quack.rmsnorm import rmsnorm_fwd
 
     rows, other = (x.reshape(-1, x.shape[-1]) for x in (x1, x2))
 
     def both():
-        norm, total, *_ = rmsnorm_fwd(rows, weight, residual=other, eps=epsilon)
+        norm, total, *_ = rmsnorm_fwd(rows, weight, residual=other, eps=EPSILON)
         return norm.reshape(x1.shape), total.reshape(x1.shape)
 
     return keep_result(both)
