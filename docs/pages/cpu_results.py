@@ -25,16 +25,6 @@ def _find_best_baseline(seconds: Mapping[str, float]) -> str:
     return find_fastest(seconds, others)
 
 
-def _compute_speedup(seconds: Mapping[str, float]) -> float:
-    """The time of the best baseline over ours."""
-    return seconds[_find_best_baseline(seconds)] / seconds[find_fastest(seconds, OURS)]
-
-
-def _find_extremes(ratios: Mapping[int, float]) -> tuple[int, int]:
-    """The size at which a ratio is largest, and the one at which it is smallest."""
-    return max(ratios, key=ratios.get), min(ratios, key=ratios.get)
-
-
 # --- chapters 3 and 5: the product ----------------------------------------------------------------
 
 
@@ -69,19 +59,14 @@ def _draw_matmul_speed(cases: list[dict]) -> plots.Figure:
         for name in list_candidates(cases)
         if name not in BOUNDS
     }
-    ratios = {case["rows"]: _compute_speedup(case["seconds"]) for case in cases}
-    best, worst = _find_extremes(ratios)
-    claim = (
-        f"On {where} our kernel is {ratios[best]:.3g} times as fast as the better library at "
-        f"{count_noun(best, 'row')}, and {ratios[worst]:.3g} times at {count_noun(worst, 'row')}."
-    )
+    by_rows = {count_noun(case["rows"], "row"): case["seconds"] for case in cases}
     return plots.draw_lines(
         speeds,
         ("rows of x", "operations per second"),
         f"x @ w.T for w of ({cases[0]['n']}, {cases[0]['k']}) in float32 on {where}",
         "With few rows, reading w takes the time. The line is what the registers reach when no operand comes from "
         "memory.",
-        claim,
+        plots.describe_fastest(f"on {where}", by_rows, OURS, (*OURS, *BOUNDS)),
         level=(peak, f"multiply-adds in registers: {format_si(peak, 'FLOP/s')}"),
         unit="FLOP/s",
     )
@@ -201,15 +186,13 @@ def _draw_beside_torch(cases: list[dict]) -> list[plots.Figure]:
     if not all(series.values()):
         return []
 
-    beside = dict(series[packed])
-    ratios = {k: rate / beside[k] for k, rate in series["ours"] if k in beside}
-    best, worst = _find_extremes(ratios)
-    claim = (
-        "Beside PyTorch with weights packed ahead, as ours are, we are "
-        f"{ratios[best]:.2g} times as fast at K = {best:,} and {ratios[worst]:.2g} times at K = {worst:,}."
-    )
+    by_size = {
+        f"K = {case['k']:,}": {n: case["seconds"][n] for n in names if n in case["seconds"]}
+        for case in cases
+    }
+    claim = plots.describe_fastest("on AMX", by_size, ["AMX, fused"], ["AMX, fused"])
     title = f"int8 products of {cases[0]['m']} rows with a bias, on AMX, 1 thread"
-    caption = "“PyTorch” packs the weights anew in each call."
+    caption = "“PyTorch” packs the weights anew in each call; ours, and PyTorch's other way, are packed ahead."
     labels = "K, the length of a sum", "operations per second"
     return [plots.draw_lines(series, labels, title, caption, claim, unit="operations/s")]
 
@@ -228,11 +211,8 @@ def _draw_decode_speed(decoder: str, seconds: dict[str, float]) -> plots.Figure:
         for end in (" decode", " prefill")
     )
     entries = [Bar(name, 1 / time, _format_three_digits(1 / time)) for name, time in times.items()]
-    next_best, at_prefill = (display_name(_find_best_baseline(one)) for one in (times, prefills))
-    claim = (
-        f"Our decode step is {_compute_speedup(times):.3g} times as fast as that of {next_best}, the next best; our "
-        f"prefill {_compute_speedup(prefills):.3g} times as fast as {at_prefill}'s."
-    )
+    cases = {"a decode step": times, "a prefill": prefills}
+    claim = plots.describe_fastest(f"in “{decoder}”", cases, OURS, OURS)
     title = f"One token through the decoder “{decoder}”"
     caption = (
         "The same weights and the same tokens for everybody. TVM's default has no schedules for a CPU, so its bars say "

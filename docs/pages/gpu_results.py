@@ -5,21 +5,26 @@ A plot shows the first dtype of its file; the tables beneath have all.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from chapters.kit.bench import gpu_tables as tables
-from chapters.kit.bench.cases import divide, find_fastest, select_medians
+from chapters.kit.bench.cases import divide, select_medians
 from chapters.kit.bench.results import load
 from chapters.kit.draw.bars import Bar
-from chapters.kit.draw.table import count_noun, format_si
-from docs.pages.plots import Figure, InputSize, draw_bandwidth, draw_bars, draw_roofline
+from chapters.kit.draw.table import format_si
+from docs.pages.plots import (
+    Figure,
+    InputSize,
+    describe_fastest,
+    draw_bandwidth,
+    draw_bars,
+    draw_roofline,
+)
 
 # the kernels of many rows that the charts show; the tables have the others
 FASTEST = ("wgmma", "mma.sync")
 NEAR = 0.8  # a share of what the ceilings allow
-EQUAL = 5e-4  # two times that differ by a smaller share are equal
 SIZES = "The names give rows of x × outputs × inputs. The table has all implementations."
 
 
@@ -52,89 +57,46 @@ def draw_norms(measured: dict) -> list[Figure]:
 
 def draw_linear(measured: dict) -> list[Figure]:
     """ch08_linear: layers of one row beside a copy, then layers of many rows beside PyTorch's linear."""
-    _, dtype = _select_first_dtype(measured)
-    all_one = [case for case in measured["cases"] if "decode" in case["seconds"]]
-    all_many = [case for case in measured["cases"] if set(FASTEST) & set(case["seconds"])]
-    one, many = (
-        [case for case in found if case["dtype"] == dtype] for found in (all_one, all_many)
-    )
-    figures = []
-    if one:
-        names = ("decode", tables.LINEAR)
-        claim = (
-            f"One row of x in {dtype}, as shares of the speed of a copy of as many bytes: "
-            f"{_describe_shares(one, names, tables.COPY)}."
-        )
-        drawn = _make_share_bars(one, names, tables.COPY)
-        words = "per cent of the copy's speed, more is better"
-        limit = 100, "a copy of as many bytes"
-        title = f"Linear layers of one row in {dtype}"
-        caption = _compare_with_others(all_one, tables.LINEAR_OURS) + SIZES
-        table = tables.copy_table(one)
-        figures.append(draw_bars(drawn, words, title, caption, claim, limit, table))
-    if many:
-        claim = (
-            f"Many rows of x in {dtype}, as shares of the speed of {tables.LINEAR}, which is cuBLAS: "
-            f"{_describe_shares(many, FASTEST, tables.LINEAR)}."
-        )
-        drawn = _make_share_bars(many, FASTEST, tables.LINEAR)
-        words = f"per cent of the speed of {tables.LINEAR}, more is better"
-        title, limit = f"Linear layers of many rows in {dtype}", (100, tables.LINEAR)
-        caption = _compare_with_others(all_many, tables.LINEAR_OURS) + SIZES
-        table = tables.linear_table(many)
-        figures.append(draw_bars(drawn, words, title, caption, claim, limit, table))
-    return figures
+    one = [case for case in measured["cases"] if "decode" in case["seconds"]]
+    many = [case for case in measured["cases"] if set(FASTEST) & set(case["seconds"])]
+    beside_copy = tables.COPY, "a copy of as many bytes", tables.copy_table
+    beside_torch = tables.LINEAR, f"{tables.LINEAR}, which is cuBLAS", tables.linear_table
+    return [
+        *_draw_shares("One row", one, ("decode", tables.LINEAR), *beside_copy),
+        *_draw_shares("Many rows", many, FASTEST, *beside_torch),
+    ]
 
 
-def _make_share_bars(cases: list[dict], names: Sequence[str], usual: str) -> list[Bar]:
-    """A bar for each case and name: the per cent of the speed of `usual`."""
-    found = []
-    for case in cases:
-        times = select_medians(case["seconds"])
-        for name in (name for name in names if name in times):
-            share, ours = times[usual] / times[name], name in tables.LINEAR_OURS
+def _draw_shares(
+    rows: str, cases: list[dict], names: Sequence[str], base: str, base_words: str, table: Callable
+) -> list[Figure]:
+    """A bar for each case of the first dtype and each name: the share of the speed of `base`. None without cases."""
+    dtype = cases[0]["dtype"] if cases else ""
+    drawn = [case for case in cases if case["dtype"] == dtype]
+    bars, shares = [], {}
+    for case in drawn:
+        for name in (name for name in names if name in case["seconds"]):
+            share, ours = divide(case, base, name), name in tables.LINEAR_OURS
+            shares.setdefault(name, []).append(share)
             label = f"{'this course, ' if ours else ''}{name}, {tables.layer_text(case)}"
-            found.append(Bar(label, 100 * share, f"{share:.0%}", ours=ours))
-    return found
-
-
-def _describe_shares(cases: list[dict], names: Sequence[str], usual: str) -> str:
-    """Each name's least and largest share of the speed of `usual`, as in "wgmma 80% to 90%, mma.sync 50% to 60%"."""
-    texts = []
-    for name in names:
-        times = [select_medians(case["seconds"]) for case in cases if name in case["seconds"]]
-        if times:
-            shares = [time[usual] / time[name] for time in times]
-            texts.append(f"{name} {min(shares):.0%} to {max(shares):.0%}")
-    return ", ".join(texts)
+            bars.append(Bar(label, 100 * share, f"{share:.0%}", ours=ours))
+    spans = (f"{name} {min(found):.0%} to {max(found):.0%}" for name, found in shares.items())
+    claim = f"{rows} of x in {dtype}, as shares of the speed of {base_words}: {', '.join(spans)}."
+    words = "per cent of the speed of the line, more is better"
+    title, limit = f"Linear layers of {rows.lower()} in {dtype}", (100, base_words)
+    caption = _compare_with_others(cases, tables.LINEAR_OURS) + SIZES
+    return [draw_bars(bars, words, title, caption, claim, limit, table(drawn))] if bars else []
 
 
 def _compare_with_others(cases: Sequence[dict], ours: Sequence[str]) -> str:
-    """For each dtype: who is the fastest in how many cases, and the time of the best of the others in ours.
-
-    A sentence per dtype, with a space behind it; "" if no case has both. Neither a copy nor our own kernels with a
-    second launch count as another's.
-    """
-    text, known = "", {*ours, tables.COPY}
-    for dtype in dict.fromkeys(case["dtype"] for case in cases):
-        ratios, fastest = [], Counter()
-        for case in (case for case in cases if case["dtype"] == dtype):
-            seconds = select_medians(case["seconds"])
-            others = [name for name in seconds if name.removesuffix(tables.THEN_ADD) not in known]
-            mine, other = find_fastest(seconds, ours), find_fastest(seconds, others)
-            if mine and other:
-                ratio = seconds[other] / seconds[mine]
-                ratios.append(ratio)
-                winner = "this course" if ratio > 1 else f"“{other}”"
-                fastest["a tie" if abs(ratio - 1) < EQUAL else winner] += 1
-        if ratios:
-            counts = [f"{name} in {count}" for name, count in fastest.most_common()]
-            span = " to ".join(dict.fromkeys(f"{pick(ratios):.3g}" for pick in (min, max)))
-            text += (
-                f"Fastest in {dtype}, of {count_noun(len(ratios), 'case')}: {', '.join(counts)}; the best of the "
-                f"others takes {span} times our time. "
-            )
-    return text
+    """`describe_fastest` for each dtype; neither a copy nor our kernels with a second launch count as another's."""
+    known = (*ours, *(f"{name}{tables.THEN_ADD}" for name in ours), tables.COPY)
+    by_dtype: dict[str, dict] = {}
+    for case in cases:
+        size = tables.shape_text(case["shape"]) if "shape" in case else tables.layer_text(case)
+        by_dtype.setdefault(case["dtype"], {})[size] = case["seconds"]
+    sentences = (describe_fastest(f"in {d}", found, ours, known) for d, found in by_dtype.items())
+    return "".join(f"{sentence} " for sentence in sentences if sentence)
 
 
 def draw_gelu(measured: dict) -> list[Figure]:

@@ -7,13 +7,15 @@ import html
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from chapters.kit.bench.cases import divide, find_fastest
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point
 from chapters.kit.bench.gpu_tables import roofline_table
 from chapters.kit.draw.bars import Bar, Bars
-from chapters.kit.draw.table import Table, format_duration, format_si, tabulate
+from chapters.kit.draw.table import Table, count_noun, format_duration, format_si, tabulate
 
 COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
 OURS = COLOURS[0]
@@ -46,6 +48,7 @@ DISPLAY_NAMES = {
     "row_kernel": "this course, row_kernel",
     "dlight": "TVM's dlight",
 }
+EQUAL = 5e-4  # two times that differ by a smaller share are equal
 MARKERS = "os^Dv"  # shapes differ too, for readers who cannot tell the colours apart
 Points = Sequence[tuple[float, float]]
 INK = "#010203"  # matplotlib writes this colour; the page's text colour replaces it
@@ -142,6 +145,33 @@ def display_name(name: str) -> str:
         return name
     begin = max(fitting, key=len)
     return DISPLAY_NAMES[begin] + name.removeprefix(begin)
+
+
+def describe_fastest(
+    where: str, cases: Mapping[str, Mapping], ours: Sequence[str], known: Sequence[str]
+) -> str:
+    """A sentence: who is the fastest in how many cases, and the least and the largest time of the best of the others.
+
+    cases: title of a case -> seconds by name. known: ours, and what does not count as another's. "" without a case that
+    has both.
+    """
+    fastest, ratios = Counter(), {}
+    for title, seconds in cases.items():
+        others = [name for name in seconds if name not in known]
+        mine, other = find_fastest(seconds, ours), find_fastest(seconds, others)
+        if mine and other:
+            ratio = divide({"seconds": seconds}, other, mine)
+            ratios[f"{display_name(other)}, {title}"] = ratio
+            winner = "this course" if ratio > 1 else f"“{display_name(other)}”"
+            fastest["a tie" if abs(ratio - 1) < EQUAL else winner] += 1
+    if not ratios:
+        return ""
+    ends = dict.fromkeys(pick(ratios, key=ratios.get) for pick in (min, max))
+    return (
+        f"Fastest {where}, of {count_noun(len(ratios), 'case')}: "
+        f"{', '.join(f'{name} in {count}' for name, count in fastest.most_common())}; the best of the others takes "
+        f"{' to '.join(f'{ratios[end]:.3g} ({end})' for end in ends)} times our time."
+    )
 
 
 def find_colour(name: str) -> str:

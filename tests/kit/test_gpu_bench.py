@@ -363,17 +363,17 @@ def test_pages_show_cases_of_which_a_part_was_measured(folder):
 
 
 def test_equal_times_are_no_lead():
-    def case(ours: float) -> dict:
+    def case(rows: int, ours: float) -> dict:
         times = {"copy": 0.9, "wide_kernel": ours, "Triton": 1.0}
         seconds = {n: asdict(Quantiles(s, 0.9 * s, 1.1 * s, 100)) for n, s in times.items()}
-        shape = {"dtype": "float16", "bytes": 8, "shape": [8, 8]}
+        shape = {"dtype": "float16", "bytes": 8, "shape": [rows, 8]}
         return {**shape, "seconds": seconds, "graph_seconds": {}}
 
-    cases = [case(seconds) for seconds in (1, 0.8)]
+    cases = [case(8, 1), case(9, 0.8)]
     (figure,) = gpu_page.draw_norms({"cases": cases, "ceilings": {"copy_rate": 10.0}})
-    assert figure.caption.startswith(
-        "Fastest in float16, of 2 cases: a tie in 1, this course in 1; the best of the others takes 1 to 1.25 times "
-        "our time."
+    assert figure.caption.replace("\u00a0", " ").startswith(
+        "Fastest in float16, of 2 cases: a tie in 1, this course in 1; the best of the others takes 1 (Triton, (8, 8)) "
+        "to 1.25 (Triton, (9, 8)) times our time."
     )
 
 
@@ -381,10 +381,12 @@ def test_who_is_faster_is_named():
     seconds = {
         n: asdict(Quantiles(s, s, s, 9)) for n, s in {"mma.sync": 1.5, "Triton": 1.2}.items()
     }
-    cases = [{"dtype": dtype, "seconds": seconds} for dtype in ("float16", "bfloat16")]
-    assert gpu_page._compare_with_others(cases, ["mma.sync"]).startswith(
-        "Fastest in float16, of 1 case: “Triton” in 1; the best of the others takes 0.8 times our time. "
-        "Fastest in bfloat16, of 1 case: “Triton”"
+    sizes = {"m": 1, "n": 2, "k": 3, "seconds": seconds}
+    cases = [{"dtype": dtype, **sizes} for dtype in ("float16", "bfloat16")]
+    told = gpu_page._compare_with_others(cases, ["mma.sync"]).replace("\u00a0", " ")
+    assert told.startswith(
+        "Fastest in float16, of 1 case: “Triton” in 1; the best of the others takes 0.8 (Triton, 1 × 2 × 3) times our "
+        "time. Fastest in bfloat16, of 1 case: “Triton”"
     )
 
 
