@@ -53,17 +53,16 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
 
 def measure_on_gpu(about: Run) -> dict[str, dict]:
-    """{name of a results file: each shape in bfloat16}."""
+    """The results file of add and RMSNorm on a GPU, which `bench 8` writes too."""
     from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
     from chapters.kit.bench import gpu_norm_bench as gpu
     from chapters.kit.bench.gpu_ceilings import measure_plan
 
-    facts = "bfloat16", IMPLEMENTATIONS, about
-    shapes = gpu.SHAPES[1:2] if about.quick else gpu.SHAPES
     cases = {
-        f"bfloat16, {shape}": functools.partial(gpu.measure, shape, *facts) for shape in shapes
+        f"{dtype}, {shape}": functools.partial(gpu.measure, shape, dtype, IMPLEMENTATIONS, about)
+        for shape, dtype in gpu.plan(about.quick)
     }
-    return measure_plan({"ch04_gpu": cases}, about)
+    return measure_plan({"ch08_norm": cases}, about)
 
 
 # --- numbers ------------------------------------------------------------------------------------------
@@ -240,5 +239,5 @@ def register_table(measured: dict) -> Table:
     return Table(header, rows)
 
 
-TABLES = {"ch04_cpu": cpu_table, "ch04_gpu": norm_tables, "ch04_registers": register_table}
+TABLES = {"ch04_cpu": cpu_table, "ch08_norm": norm_tables, "ch04_registers": register_table}
 show_results = functools.partial(show_one, TABLES)

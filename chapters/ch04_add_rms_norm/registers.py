@@ -11,7 +11,8 @@ from functools import partial
 
 from chapters.ch04_add_rms_norm.bench import register_table
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
-from chapters.kit.bench.kernel_counts import count_kernels, save_counts
+from chapters.kit.bench.kernel_counts import count_kernels, explain_missing
+from chapters.kit.bench.results import measure_and_save
 
 NAME = "ch04_registers"
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
@@ -25,4 +26,5 @@ def count_registers(architectures: tuple[str, ...] = ARCHITECTURES) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(save_counts(NAME, count_registers, register_table, f"python -m {__spec__.name}"))
+    command = f"python -m {__spec__.name}"
+    sys.exit(measure_and_save(NAME, count_registers, register_table, command, explain_missing()))

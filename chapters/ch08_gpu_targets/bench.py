@@ -58,7 +58,7 @@ def plan(quick: bool) -> dict[str, list]:
     if quick:
         small = Layer(256, 256, 256, "float16")
         return {
-            "ch08_norm": [((64, 1, 4096), "bfloat16")],
+            "ch08_norm": norm.plan(quick),
             "ch08_linear": [small, Layer(1, 512, 512, "bfloat16")],
             "ch08_steps": [small],
             "ch08_gelu": [small],
@@ -66,10 +66,9 @@ def plan(quick: bool) -> dict[str, list]:
     layers = [Layer(m, n, k, "bfloat16") for m in (PREFILL_ROWS, 1) for n, k in LLAMA]
     layers += [Layer(side, side, side, "bfloat16") for side in SQUARES]
     layers += [Layer(m, *LLAMA[0], "float16") for m in (PREFILL_ROWS, 1)]
-    norms = [(shape, "bfloat16") for shape in norm.SHAPES] + [(norm.SHAPES[-1], "float16")]
     dtypes = ("bfloat16", "float16")
     return {
-        "ch08_norm": norms,
+        "ch08_norm": norm.plan(quick),
         "ch08_steps": [STEPS],
         "ch08_gelu": [Layer(PREFILL_ROWS, 4096, 4096, dtype) for dtype in dtypes],
         "ch08_linear": layers,

@@ -18,8 +18,8 @@ from chapters.ch08_gpu_targets.thread_schedule import (
     pipelined_matmul,
     shared_matmul,
 )
-from chapters.kit.bench.kernel_counts import count_kernels, save_counts
-from chapters.kit.bench.results import Parts, SourcedTable, show_results
+from chapters.kit.bench.kernel_counts import count_kernels, explain_missing
+from chapters.kit.bench.results import Parts, SourcedTable, measure_and_save, show_results
 from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import Resources
@@ -95,4 +95,4 @@ def show_registers(*architectures: str) -> Parts | SourcedTable:
 
 
 if __name__ == "__main__":
-    sys.exit(save_counts(NAME, count_registers, table, COMMAND))
+    sys.exit(measure_and_save(NAME, count_registers, table, COMMAND, explain_missing()))

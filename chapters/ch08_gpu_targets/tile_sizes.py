@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.registers import SIZE
 from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
-from chapters.kit.bench.kernel_counts import compiler, save_counts
-from chapters.kit.bench.results import SourcedTable, describe_missing, load
+from chapters.kit.bench.kernel_counts import compiler, explain_missing
+from chapters.kit.bench.results import SourcedTable, describe_missing, load, measure_and_save
 from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, render_changing
 from chapters.kit.draw.table import Table, count_noun
@@ -201,4 +201,4 @@ def _square(name: str, title: str, parts: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(save_counts(NAME, count_tiles, table, COMMAND))
+    sys.exit(measure_and_save(NAME, count_tiles, table, COMMAND, explain_missing()))

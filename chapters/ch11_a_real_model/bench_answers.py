@@ -80,11 +80,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=processors(), help="all cores, if not given")
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = str(options.threads)  # read when TVM starts its threads
-    case = {"threads": options.threads, "context": CONTEXT, "seconds": measure()}
-    measured = {"cases": [case]}
-    print(make_table(measured))
-    print(f"\nSaved in {results.save(NAME, measured, COMMAND)}.")
-    return 0
+    about = {"threads": options.threads, "context": CONTEXT}
+    make = lambda: {"cases": [{**about, "seconds": measure()}]}  # noqa: E731
+    return results.measure_and_save(NAME, make, make_table, COMMAND)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def _select_first_dtype(measured: dict) -> tuple[list[dict], str]:
 
 
 def draw_norms(measured: dict) -> list[Figure]:
-    """ch08_norm and ch04_gpu: bytes per second of add and RMSNorm over size."""
+    """ch08_norm: bytes per second of add and RMSNorm over size."""
     cases, dtype = _select_first_dtype(measured)
     sizes = [
         InputSize(tables.shape_text(c["shape"]), c["bytes"], select_medians(c["seconds"]))
@@ -156,7 +156,6 @@ def draw_kernels_in_roofline() -> Figure:
 
 
 PLOTS = {
-    "ch04_gpu": draw_norms,
     "ch08_norm": draw_norms,
     "ch08_linear": lambda measured: [*draw_linear(measured), draw_kernels_in_roofline()],
     "ch08_gelu": draw_gelu,

@@ -14,7 +14,7 @@ from chapters.ch08_gpu_targets.thread_schedule import (
     shared_matmul,
 )
 from chapters.checking.gpu_kernels import draw_arrays, exact, layer
-from chapters.kit.bench import kernel_counts, results
+from chapters.kit.bench import results
 from chapters.kit.bench.kernel_counts import COMPILER, compiler, resource_table
 from chapters.kit.bench.results import load
 from chapters.kit.cases.example_programs import linear_bias
@@ -81,10 +81,9 @@ def test_registers_come_from_the_file(monkeypatch, tmp_path):
     assert f"`{registers.COMMAND}` does it" in str(registers.show_registers())
 
 
-def test_without_the_compiler_nothing_is_counted(monkeypatch, capsys):
-    monkeypatch.setattr(kernel_counts, "missing", lambda: "no compiler")
-    assert kernel_counts.save_counts("none", dict, str, "none") == 1
-    assert "no compiler: pip install" in capsys.readouterr().err
+def test_what_is_missing_is_said_and_nothing_written(capsys):
+    assert results.measure_and_save("none", dict, str, "none", "no compiler") == 1
+    assert "no compiler" in capsys.readouterr().err and results.load("none") is None
 
 
 @needs_compiler

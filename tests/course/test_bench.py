@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -128,13 +127,12 @@ def test_an_interpreter_that_does_not_start_is_named(monkeypatch):
         compare([Candidate(HERE, "absent", needs=["torch"])], threads=1, rounds=2)
 
 
-def test_benches_with_torch_peers_are_imported_without_tvm():
-    modules = [f"{c.slug}.bench" for c in chapters() if (c.folder / "bench.py").exists()]
-    names = {m: vars(importlib.import_module(f"chapters.{m}")) for m in modules}
-    torch_peers = [m for m in modules if any(name.lower()[:5] == "torch" for name in names[m])]
-    assert len(torch_peers) >= 4
+def test_benches_are_imported_without_tvm():
+    """A baseline's interpreter may have none; on a GPU, PyTorch comes first, with the library that TVM looks for."""
+    modules = [f"chapters.{c.slug}.bench" for c in chapters() if (c.folder / "bench.py").exists()]
+    others = ["chapters.ch10_imported_models.bench"]  # its models need TVM first
     hide = "import sys; sys.modules.update(tvm=None, ml_dtypes=None, yaml=None)"
-    code = "\n".join([hide, *(f"import chapters.{m}" for m in torch_peers)])
+    code = "\n".join([hide, *(f"import {one}" for one in modules if one not in others)])
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert not done.returncode, done.stderr
 

@@ -11,6 +11,7 @@ from chapters.kit.bench import results
 from chapters.kit.draw.table import format_si
 from chapters.runner.course import ROOT, chapters
 from docs.pages import plots, results_page
+from docs.pages.course_map import import_from_chapter
 
 
 def parse_svg(figure) -> ET.Element:
@@ -84,9 +85,18 @@ def test_every_bench_has_its_part_of_the_page_and_each_figure_says_something():
                 assert min(map(float, sizes)) * 358 / width >= 9, drawn.title
 
 
+@pytest.mark.parametrize(
+    "chapter", [one for one in chapters() if (one.folder / "bench.py").exists()], ids=str
+)
+def test_what_was_not_measured_says_how(chapter, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    bench = import_from_chapter(chapter.number)
+    for told in (results_page.show_chapter(chapter.number), *map(bench.show_results, bench.TABLES)):
+        assert "Not yet measured" in str(told) and "python -m chapters bench" in str(told)
+
+
 def test_the_page_shows_tables_plots_and_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
-    assert str(results_page.show_chapter(5)).count("Not yet measured") == 1
     seconds = {"ours": 1e-3, "NumPy": 2e-3, "read w": 5e-4, "multiply-add": 1e-3}
     case = {"n": 64, "k": 64, "threads": 1, "seconds": seconds}
     measured = {"cases": [{"rows": rows, **case} for rows in (1, 16)]}

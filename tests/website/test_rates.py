@@ -251,7 +251,7 @@ def stores(m: dict) -> Iterator[Rate]:
                 yield Rate(f"{which}, {how}", operations / seconds, board.tensor)
 
 
-ON_GPUS = ("ch04_gpu", "ch08_norm", "ch08_linear", "ch08_steps", "ch08_gelu")
+ON_GPUS = ("ch08_norm", "ch08_linear", "ch08_steps", "ch08_gelu")
 RATES: dict[str, Callable[[dict], Iterable[Rate | Work]]] = {
     "ch03_pass": products,
     "ch04_cpu": norms,

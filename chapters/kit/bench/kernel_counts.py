@@ -1,19 +1,22 @@
-"""Shows what NVIDIA's compiler counts in kernels, and saves it in a results file."""
+"""What NVIDIA's compiler counts in kernels: for a results file, and as a table that is counted now."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from tvm import tirx
 
-from chapters.kit.bench.results import SourcedTable, save
-from chapters.kit.draw.table import Table
+from chapters.kit.bench.results import SourcedTable
 from chapters.kit.gpu.cuda_resources import missing
 from chapters.kit.gpu.kernel_report import measure_resources, resources_of
 from chapters.kit.machine import versions
 
 COMPILER = "nvidia-cuda-nvrtc"  # the wheel that holds it
+
+
+def explain_missing() -> str:
+    """Why nothing can be counted here, and what to install; "" if it can."""
+    return f"{missing()}: pip install -e '.[gpu]'" if missing() else ""
 
 
 def compiler() -> str:
@@ -53,20 +56,3 @@ def count_kernels(
                 "shared": used.shared_bytes,
             }
     return {"compiler": compiler(), "kernels": found}
-
-
-def save_counts(
-    name: str,
-    count: Callable[[], dict],
-    table: Callable[[dict], Table],
-    command: str,
-) -> int:
-    """Count, print, and write the results file `name`; exit status 1, and a sentence, if the compiler is missing."""
-    if missing():
-        print(f"{missing()}: pip install -e '.[gpu]'", file=sys.stderr)
-        return 1
-    now = count()
-    print(table(now))
-    path = save(name, now, command)
-    print(f"written: {path.relative_to(path.parents[2])}")
-    return 0

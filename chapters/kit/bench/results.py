@@ -48,6 +48,26 @@ def save(name: str, measured: dict, command: str, folder: Path = FOLDER) -> Path
     return path
 
 
+def measure_and_save(
+    name: str,
+    measure: Callable[[], dict],
+    show: Callable[[dict], object],
+    command: str,
+    lacking: str = "",
+) -> int:
+    """Measure, print what `show` makes of it, and write the results file `name`: a program's exit status.
+
+    lacking: what is missing for that, "" if nothing is; it is then printed, and the exit status is 1.
+    """
+    if lacking:
+        print(lacking, file=sys.stderr)
+        return 1
+    measured = measure()
+    print(show(measured))
+    print(f"written: {save(name, measured, command)}")
+    return 0
+
+
 def _versions() -> dict[str, str]:
     """The installed versions of PACKAGES, and of ELSEWHERE in the interpreter that the benches run those in."""
     found = versions(*PACKAGES)
