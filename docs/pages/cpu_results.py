@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from chapters.kit.bench.cases import find_fastest, list_candidates
+from chapters.kit.bench.cases import divide, find_fastest, list_candidates
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import count_noun, format_duration, format_si, tabulate
 from docs.pages import plots
@@ -16,7 +16,7 @@ from docs.pages.plots import display_name
 
 OURS = ("ours", "fusion_by_hand")
 # kernels that do only a part of the work: their time is not a speed of the whole
-BOUNDS = ("read w", "multiply-add", "tile", "copy")
+BOUNDS = ("read w", "multiply-add", "tile")
 
 
 def _find_best_baseline(seconds: Mapping[str, float]) -> str:
@@ -103,37 +103,34 @@ def draw_norm_bandwidth(measured: dict) -> list[plots.Figure]:
     """ch04_cpu: bytes per second over size, one figure for each dtype, at the largest number of threads."""
     bench = import_from_chapter(4)
     threads = max(case["threads"] for case in measured["cases"])
-    by_dtype: dict[str, list[plots.InputSize]] = {}
+    by_dtype: dict[str, list[dict]] = {}
     for case in measured["cases"]:
         if case["threads"] == threads:
-            others = {n: time for n, time in case["seconds"].items() if n not in bench.COPIES}
-            seconds = {"copy": bench.copy_seconds(case), **others}
-            size = plots.InputSize(str(tuple(case["shape"])), bench.count_bytes(case), seconds)
-            by_dtype.setdefault(case["dtype"], []).append(size)
+            names = [name for name in case["seconds"] if name not in bench.COPIES]
+            seconds = {display_name(name): case["seconds"][name] for name in names}
+            copy = {"copy": bench.copy_seconds(case), **seconds}
+            moved = {**case, "bytes": bench.count_bytes(case), "seconds": copy}
+            by_dtype.setdefault(case["dtype"], []).append(moved)
     where = f"{count_noun(threads, 'thread')} of a CPU"
     return [
         plots.draw_bandwidth(
-            sizes,
-            None,
-            f"Add and RMSNorm in {dtype} on {where}",
-            YARDSTICK,
-            _describe_norms(dtype, sizes),
+            cases, f"Add and RMSNorm in {dtype} on {where}", YARDSTICK, _describe_norms(cases)
         )
-        for dtype, sizes in by_dtype.items()
+        for dtype, cases in by_dtype.items()
     ]
 
 
-def _describe_norms(dtype: str, cases: list[plots.InputSize]) -> str:
+def _describe_norms(cases: list[dict]) -> str:
     """The largest case, whose tensors come from memory; and the one that does worst beside the copy."""
-    largest = max(cases, key=lambda case: case.bytes)
-    seconds, best = largest.seconds, _find_best_baseline(largest.seconds)
-    worst = max(cases, key=lambda case: case.seconds["ours"] / case.seconds["copy"])
-    behind = worst.seconds["ours"] / worst.seconds["copy"]
+    ours = display_name("ours")
+    largest = max(cases, key=lambda case: case["bytes"])
+    times = {name: format_duration(time) for name, time in largest["seconds"].items()}
+    best = find_fastest(largest["seconds"], set(times) - {ours, "copy"})
+    behind, bytes_there = max((divide(case, ours, "copy"), case["bytes"]) for case in cases)
     return (
-        f"Our kernel moves {format_si(largest.bytes, 'B')} of {dtype} in {format_duration(seconds['ours'])}; a copy of "
-        f"as many bytes takes {format_duration(seconds['copy'])}, the next best, {display_name(best)}, "
-        f"{format_duration(seconds[best])}. Beside the copy we are slowest at {format_si(worst.bytes, 'B')}: "
-        f"{behind:.2g} times its time."
+        f"Our kernel moves {format_si(largest['bytes'], 'B')} of {largest['dtype']} in {times[ours]}; a copy of as "
+        f"many bytes takes {times['copy']}, the next best, {best}, {times[best]}. Beside the copy we are slowest at "
+        f"{format_si(bytes_there, 'B')}: {behind:.2g} times its time."
     )
 
 

@@ -6,7 +6,6 @@ A plot shows the first dtype of its file; the tables beneath have all.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from chapters.kit.bench import gpu_tables as tables
 from chapters.kit.bench.cases import divide, select_medians
@@ -15,7 +14,6 @@ from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import format_si
 from docs.pages.plots import (
     Figure,
-    InputSize,
     describe_fastest,
     draw_bandwidth,
     draw_bars,
@@ -37,10 +35,6 @@ def _select_first_dtype(measured: dict) -> tuple[list[dict], str]:
 def draw_norms(measured: dict) -> list[Figure]:
     """ch08_norm: bytes per second of add and RMSNorm over size."""
     cases, dtype = _select_first_dtype(measured)
-    sizes = [
-        InputSize(tables.shape_text(c["shape"]), c["bytes"], select_medians(c["seconds"]))
-        for c in cases
-    ]
     largest = max(cases, key=lambda case: case["bytes"])
     names = [name for name in largest["seconds"] if name != tables.COPY]
     shares = {name: divide(largest, tables.COPY, name) for name in names}
@@ -49,10 +43,9 @@ def draw_norms(measured: dict) -> list[Figure]:
         f"Add and RMSNorm of {tables.shape_text(largest['shape'])} in {dtype}, as shares of the speed of a copy of as "
         f"many bytes: {', '.join(f'{name} {share:.0%}' for name, share in by_speed)}."
     )
-    copy_rate = measured["ceilings"]["copy_rate"]
-    drawn = draw_bandwidth(sizes, copy_rate, f"Add and RMSNorm in {dtype}", claim=claim)
-    caption = _compare_with_others(measured["cases"], tables.NORM_OURS) + drawn.caption
-    return [replace(drawn, table=tables.copy_table(cases), caption=caption)]
+    title, copy_rate = f"Add and RMSNorm in {dtype}", measured["ceilings"]["copy_rate"]
+    caption = _compare_with_others(measured["cases"], tables.NORM_OURS).strip()
+    return [draw_bandwidth(cases, title, caption, claim, copy_rate)]
 
 
 def draw_linear(measured: dict) -> list[Figure]:

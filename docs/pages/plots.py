@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import html
 import io
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from chapters.kit.bench.cases import divide, find_fastest
+from chapters.kit.bench.cases import divide, find_fastest, select_medians
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point
-from chapters.kit.bench.gpu_tables import roofline_table
+from chapters.kit.bench.gpu_tables import copy_table, roofline_table
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.table import Table, count_noun, format_duration, format_si, tabulate
 
@@ -254,12 +253,14 @@ def draw_lines(
     level: tuple[float, str] | None = None,
     unit: str | None = None,
     table: Table | None = None,
+    x_unit: str | None = None,
     filled: bool = False,
 ) -> Figure:
     """Lines over a logarithmic axis with a tick at each point. labels: of the two axes.
 
     level: a height and its words, a horizontal line. unit: what y is counted in, in the table; then the axis
-    has SI prefixes. table: by default of the points. filled: colour the area between the first two lines.
+    has SI prefixes. table: by default of the points. x_unit: what x is counted in, with SI prefixes; None for plain
+    numbers. filled: colour the area between the first two lines.
     """
     ticks = sorted({x for points in series.values() for x, _ in points})
 
@@ -280,7 +281,10 @@ def draw_lines(
             format_ticks(axes.yaxis, "")
         axes.xaxis.set_ticks(ticks)
         axes.xaxis.set_ticks([], minor=True)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        if x_unit is None:
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        else:
+            format_ticks(axes.xaxis, x_unit)
 
     columns = {labels[0]: int}
     for name, points in series.items():
@@ -291,51 +295,21 @@ def draw_lines(
     return draw_figure(draw, title, caption, table or tabulate(ticks, columns), claim)
 
 
-@dataclass(frozen=True)
-class InputSize:
-    """One size of a kernel's input: the bytes that must move, and the median seconds by implementation."""
-
-    name: str
-    bytes: int
-    seconds: Mapping[str, float]
-
-
 def draw_bandwidth(
-    sizes: Sequence[InputSize],
-    copy_rate: float | None,
-    title: str,
-    caption: str = "",
-    claim: str = "",
+    cases: Sequence[dict], title: str, caption: str, claim: str, copy_rate: float | None = None
 ) -> Figure:
     """Bytes per second over bytes moved, with a table of each implementation's share of the copy's speed.
 
-    The copy's seconds are those named "copy". copy_rate: what no size can exceed, None if there is no such rate.
+    cases: with their "bytes", and "seconds" that have a copy's. copy_rate: what no size can exceed, if there is one.
     """
-    sizes = sorted(sizes, key=lambda size: size.bytes)
-    names = list(dict.fromkeys(name for size in sizes for name in size.seconds))
-    rates = {n: [(s.bytes, s.bytes / s.seconds[n]) for s in sizes if n in s.seconds] for n in names}
-
-    def draw(axes) -> None:
-        axes.set_xscale("log")
-        axes.minorticks_off()
-        least, most = sizes[0].bytes, sizes[-1].bytes
-        if most < 10 * least:  # else no power of ten, where the labels are, may lie between them
-            axes.set_xlim(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)))
-        axes.set_xlabel("bytes that are read and written")
-        axes.set_ylabel("bytes per second")
-        draw_series(axes, rates)
-        if copy_rate:
-            draw_guide(axes, copy_rate, f"a large copy: {format_si(copy_rate, 'B/s')}")
-        format_ticks(axes.xaxis, "B")
-        format_ticks(axes.yaxis, "B/s")
-
-    def share(name: str) -> Callable[[InputSize], str]:
-        return lambda size: f"{size.seconds['copy'] / size.seconds[name]:.0%}"
-
-    columns = {"case": lambda size: size.name, "moves": lambda size: format_si(size.bytes, "B")}
-    columns |= {display_name(name): share(name) for name in names if name != "copy"}
+    rates: dict[str, list] = {}
+    for case in cases:
+        for name, time in select_medians(case["seconds"]).items():
+            rates.setdefault(name, []).append((case["bytes"], case["bytes"] / time))
+    level = (copy_rate, f"a large copy: {format_si(copy_rate, 'B/s')}") if copy_rate else None
+    labels = "bytes that are read and written", "bytes per second"
     caption = f"The table gives shares of the speed of a copy at the same size, in the same rounds. {caption}".strip()
-    return draw_figure(draw, title, caption, tabulate(sizes, columns), claim)
+    return draw_lines(rates, labels, title, caption, claim, level, "B/s", copy_table(cases), "B")
 
 
 def time_bar(name: str, seconds: float) -> Bar:
