@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from chapters.kit.bench.cases import duration, ratio
-from chapters.kit.bench.operands import check_product, draw_tensors
+from chapters.kit.bench.operands import check_product, compile_here, draw_tensors
 from chapters.kit.bench.results import show_one
 from chapters.kit.bench.timing import measure_cases
 from chapters.kit.draw.table import Table, tabulate
@@ -27,20 +27,14 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
 def unscheduled(rows, n, k, seed):
     """Compile the module before the pass and after it, both with TVM's default pipeline and without a schedule."""
-    import tvm
-    from tvm import relax
-
     from chapters.kit.cases.example_programs import linear_layer
-    from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
 
-    target = llvm_host()["target"]
     x, w, (stored_w, stored_x, _) = draw_tensors(rows, n, k, seed)
     before = linear_layer(rows, n, k)
     calls = {}
     for name, mod in (("transposed", before), ("fused", earlier(3).FuseTransposeMatmul()(before))):
-        machine = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
-        call = partial(machine["main"], stored_x, stored_w)
+        call = partial(compile_here(mod), stored_x, stored_w)
         calls[name] = (call, check_product(call().numpy(), x, w))
     return calls
 

@@ -18,10 +18,10 @@ from chapters.kit.bench.cases import ratio
 from chapters.kit.bench.gpu_clock import Run, explain_no_gpu
 from chapters.kit.bench.gpu_norm_bench import EPSILON, TOLERANCE
 from chapters.kit.bench.gpu_norm_bench import bytes_moved as bytes_counted
-from chapters.kit.bench.gpu_tables import norm_tables
-from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
+from chapters.kit.bench.gpu_tables import norm_tables, register_table
+from chapters.kit.bench.operands import check_error, compile_here, draw_arrays, in_numpy_memory
 from chapters.kit.bench.results import show_one
-from chapters.kit.bench.timing import call_compiled, measure_cases
+from chapters.kit.bench.timing import bind_torch, measure_cases
 from chapters.kit.draw.table import Table, tabulate
 from chapters.kit.gpu.limits import ITEM_BYTES
 
@@ -110,15 +110,14 @@ def check_norm(norm, total, arrays, dtype: str = "") -> float:
 
 def ours(shape, dtype, threads, seed):
     """The kernel that the pass makes for LLVM, called directly."""
-    import tvm
+    from tvm import tirx
 
     from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
     from chapters.kit.ir.row_index import row_dimensions
-    from chapters.kit.machine import llvm_host
 
-    dims = row_dimensions([tvm.tirx.IntImm("int64", n) for n in shape])
+    dims = row_dimensions([tirx.IntImm("int64", n) for n in shape])
     kernel = cpu_kernel(dims, shape[-1], dtype, EPSILON).with_attr("global_symbol", "main")
-    call = tvm.compile(kernel, target=llvm_host()["target"])["main"]
+    call = compile_here(kernel)
     arrays = draw_inputs(shape, dtype, seed)
     outputs = [np.full_like(arrays[0], np.nan) for _ in range(2)]
     tensors = [in_numpy_memory(a) for a in (*arrays, *outputs)]
@@ -129,17 +128,11 @@ def ours(shape, dtype, threads, seed):
 
 def unfused(shape, dtype, threads, seed):
     """The pair as TVM's own pipeline compiles it: two kernels without a schedule."""
-    import tvm
-    from tvm import relax
-
     from chapters.kit.cases.example_programs import unfused_add_norm
-    from chapters.kit.machine import llvm_host
 
     arrays = draw_inputs(shape, dtype, seed)
-    layer = unfused_add_norm(shape, dtype, EPSILON)
-    vm = relax.VirtualMachine(tvm.compile(layer, target=llvm_host()["target"]), tvm.cpu())
+    main = compile_here(unfused_add_norm(shape, dtype, EPSILON))
     tensors = [in_numpy_memory(a) for a in arrays]
-    main = vm["main"]
     norm, total = main(*tensors)
     return {"unfused": (lambda: main(*tensors), check_norm(norm.numpy(), total.numpy(), arrays))}
 
@@ -179,7 +172,6 @@ def torch_baseline(shape, dtype, threads, seed, name="PyTorch"):
     """PyTorch, operator by operator; with the name "torch.compile" through that."""
     import torch
 
-    torch.set_num_threads(threads)
     arrays = draw_rounded(shape, dtype, seed)
     tensors = [torch.from_numpy(array).to(getattr(torch, dtype)) for array in arrays]
 
@@ -187,13 +179,7 @@ def torch_baseline(shape, dtype, threads, seed, name="PyTorch"):
         total = x1 + x2
         return torch.nn.functional.rms_norm(total, (shape[-1],), weight, EPSILON), total
 
-    function = torch.compile(eager) if name == "torch.compile" else eager
-
-    def call():
-        with torch.inference_mode():
-            return function(*tensors)
-
-    results = call_compiled(call) if name == "torch.compile" else call()
+    call, results = bind_torch(eager, *tensors, threads=threads, compiled=name == "torch.compile")
     norm, total = (result.float().numpy() for result in results)
     return {name: (call, check_norm(norm, total, arrays, dtype))}
 
@@ -226,17 +212,6 @@ def cpu_table(measured: dict) -> Table:
 
 def count_bytes(case: dict) -> int:
     return bytes_counted(case["shape"], case["dtype"])
-
-
-def register_table(measured: dict) -> Table:
-    """The kernels' registers and shared memory as NVIDIA's compiler counts them: a row per architecture and kernel."""
-    header = ("for", "kernel", "registers per thread", "bytes spilled", "shared bytes per block")
-    rows = [
-        (arch, name, used["registers"], used["stored"] + used["loaded"], used["shared"])
-        for arch, by_kernel in measured["kernels"].items()
-        for name, used in by_kernel.items()
-    ]
-    return Table(header, rows)
 
 
 TABLES = {"ch04_cpu": cpu_table, "ch08_norm": norm_tables, "ch04_registers": register_table}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from chapters.ch04_add_rms_norm.bench import register_table
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
+from chapters.kit.bench.gpu_tables import register_table
 from chapters.kit.bench.kernel_counts import count_kernels, explain_missing
 from chapters.kit.bench.results import measure_and_save
 

@@ -13,9 +13,15 @@ from functools import partial
 import numpy as np
 
 from chapters.kit.bench.cases import compare_times, divide, ratio
-from chapters.kit.bench.operands import check_product, draw_arrays, draw_tensors, in_numpy_memory
+from chapters.kit.bench.operands import (
+    check_product,
+    compile_here,
+    draw_arrays,
+    draw_tensors,
+    in_numpy_memory,
+)
 from chapters.kit.bench.results import show_one
-from chapters.kit.bench.timing import measure_cases
+from chapters.kit.bench.timing import bind_torch, measure_cases
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.draw.table import Table, tabulate
 
@@ -79,13 +85,11 @@ def _kernel(rows: int, n: int, k: int):
 
 def ours(rows, n, k, threads, seed):
     """The scheduled kernel: the learner's if it passes its checks, else the reference's."""
-    import tvm
-
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
 
     target = llvm_host()["target"]
-    kernel = tvm.compile(earlier(5).schedule(_kernel(rows, n, k), target), target=target)["main"]
+    kernel = compile_here(earlier(5).schedule(_kernel(rows, n, k), target))
     x, w, tensors = draw_tensors(rows, n, k, seed)
     kernel(*tensors)
     return {"ours": (lambda: kernel(*tensors), check_product(tensors[-1].numpy(), x, w))}
@@ -101,15 +105,10 @@ def numpy_baseline(rows, n, k, threads, seed):
 def torch_baseline(rows, n, k, threads, seed):
     import torch
 
-    torch.set_num_threads(threads)
-    x, w = map(torch.from_numpy, draw_arrays(seed, (rows, k), (n, k)))
-    linear = torch.nn.functional.linear
-
-    def call():
-        with torch.inference_mode():
-            return linear(x, w)
-
-    return {"PyTorch": (call, check_product(call().numpy(), x.numpy(), w.numpy()))}
+    x, w = draw_arrays(seed, (rows, k), (n, k))
+    operands = map(torch.from_numpy, (x, w))
+    call, out = bind_torch(torch.nn.functional.linear, *operands, threads=threads)
+    return {"PyTorch": (call, check_product(out.numpy(), x, w))}
 
 
 def bounds(rows, n, k, threads, seed):

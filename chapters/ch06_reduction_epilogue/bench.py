@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 
 from chapters.kit.bench.cases import divide, ratio
-from chapters.kit.bench.operands import in_numpy_memory
+from chapters.kit.bench.operands import compile_here, in_numpy_memory
 from chapters.kit.bench.results import show_one
-from chapters.kit.bench.timing import Unavailable, measure_cases
+from chapters.kit.bench.timing import Unavailable, bind_torch, measure_cases
 from chapters.kit.cpu.int8_numbers import expected, numbers
 from chapters.kit.draw.table import Table, fill_cell, tabulate
 
@@ -154,17 +154,14 @@ def amx(m, n, k, seed):
 
 def traffic(m, n, k, seed):
     """The bias pass alone, which is limited by its reads and writes."""
-    import tvm
     from tvm import s_tir, te
-
-    from chapters.kit.machine import llvm_host
 
     sums = te.placeholder((m, n), "int32", "sums")
     bias = te.placeholder((n,), "int32", "bias")
     out = te.compute((m, n), lambda i, j: sums[i, j] + bias[j], "out")
     sch = s_tir.Schedule(te.create_prim_func([sums, bias, out]))
     sch.vectorize(sch.split(sch.get_loops("out")[1], [None, 16])[1])
-    kernel = tvm.compile(sch.mod, target=llvm_host()["target"])["main"]
+    kernel = compile_here(sch.mod)
     arrays = [np.ones((m, n), np.int32), np.ones(n, np.int32), np.zeros((m, n), np.int32)]
     tensors = [in_numpy_memory(array) for array in arrays]
     return {"bias pass alone": (lambda: kernel(*tensors), None)}
@@ -174,16 +171,12 @@ def torch_baseline(m, n, k, seed):
     """PyTorch's int8 product and then the bias. It packs the weights at each call; ours are packed beforehand."""
     import torch
 
-    torch.set_num_threads(1)
     a, w, c = numbers(m, n, k, seed)
     a = (a >> 1).astype(np.int8)  # its product takes signed bytes on both sides
     x, wt, bias = torch.from_numpy(a), torch.from_numpy(w).t(), torch.from_numpy(c)
 
-    def call():
-        with torch.inference_mode():
-            return torch._int_mm(x, wt).add_(bias)
-
-    return {"PyTorch": (call, _check_exact(call().numpy(), a, w, c))}
+    call, out = bind_torch(lambda: torch._int_mm(x, wt).add_(bias), threads=1)
+    return {"PyTorch": (call, _check_exact(out.numpy(), a, w, c))}
 
 
 def torch_packed(m, n, k, seed):
@@ -199,7 +192,6 @@ def torch_packed(m, n, k, seed):
         raise Unavailable("this PyTorch has no quantized operators of oneDNN") from None
     if not torch.cpu._is_vnni_supported():
         raise Unavailable("without VNNI oneDNN adds pairs of products in 16 bits, which overflow")
-    torch.set_num_threads(1)
     a, w, c = numbers(m, n, k, seed)
     if not (np.abs(expected(a, w, c)) < 2**24).all():
         raise Unavailable(f"K = {k} gives sums that are not exact in float32")
@@ -207,10 +199,8 @@ def torch_packed(m, n, k, seed):
     weights = packed, torch.ones(n), torch.zeros(n, dtype=torch.int64)
     x, bias = torch.from_numpy(a), torch.from_numpy(c).float()
 
-    def call():
-        with torch.inference_mode():
-            scale, zero = 1.0, 0
-            out = (1.0, 0, torch.float32)
-            return linear(x, scale, zero, *weights, bias, *out, "none", [], "")
-
-    return {"PyTorch, packed ahead": (call, _check_exact(call().numpy(), a, w, c))}
+    scale, zero = 1.0, 0
+    result = 1.0, 0, torch.float32
+    operands = (x, scale, zero, *weights, bias, *result, "none", [], "")
+    call, out = bind_torch(linear, *operands, threads=1)
+    return {"PyTorch, packed ahead": (call, _check_exact(out.numpy(), a, w, c))}

@@ -11,12 +11,13 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.registers import SIZE
 from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
 from chapters.kit.bench.kernel_counts import compiler, explain_missing
-from chapters.kit.bench.results import SourcedTable, describe_missing, load, measure_and_save
+from chapters.kit.bench.results import measure_and_save, show_results
 from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, render_changing
 from chapters.kit.draw.table import Table, count_noun
@@ -88,12 +89,8 @@ def table(measured: dict) -> Table:
 # --- the picture ----------------------------------------------------------------------------------
 
 
-def show_tile_sizes() -> Stepper | SourcedTable:
-    """The picture, with a panel per board; a sentence if nothing has been counted."""
-    results = load(NAME)
-    if results is None:
-        return describe_missing(COMMAND)
-    measured = results["measured"]
+def draw_tile_sizes(measured: dict) -> Stepper:
+    """The picture, with a panel per board."""
     start = list(itertools.product(BLOCKS, OWN, STEPS)).index(START)
     panels = [_panel(BOARDS[name], measured["tiles"]) for name in SHOWN]
     rows, columns, steps = SIZE
@@ -110,6 +107,9 @@ def show_tile_sizes() -> Stepper | SourcedTable:
     }
     label = "The sizes of a tile, and what its kernel needs"
     return Stepper(label, panels, "tile-sizes", start, "GPU", caption, dials)
+
+
+show_tile_sizes = partial(show_results, draw_tile_sizes, NAME, command=COMMAND)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from chapters.kit.bench.cases import duration, ratio
-from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
-from chapters.kit.bench.timing import call_compiled, measure_cases
+from chapters.kit.bench.operands import check_error, compile_here, draw_arrays, in_numpy_memory
+from chapters.kit.bench.timing import bind_torch, measure_cases
 from chapters.kit.draw.table import Table, count_noun, fill_cell
 
 N, K = 1056, 960
@@ -99,9 +99,6 @@ def check_layer(name: str, out: np.ndarray, arrays: tuple[np.ndarray, ...]) -> f
 
 def ours(rows, n, k, threads, seed) -> dict:
     """The layers, compiled by the pipeline: the learner's if it passes its checks, else the reference's."""
-    import tvm
-    from tvm import relax
-
     from chapters.kit.cases.relax_text import relax_module
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
@@ -111,8 +108,7 @@ def ours(rows, n, k, threads, seed) -> dict:
     for name, formula in LAYERS.items():
         text = f"def main(x: ({rows}, {k}), w: ({n}, {k}), b: ({n},), r: ({rows}, {n})):\n"
         mod = relax_module(f"{text}    y = R.matmul(x, R.permute_dims(w))\n    out = {formula}\n")
-        built = tvm.compile(mod, target, relax_pipeline=earlier(9).fusion_pipeline(target))
-        layer = relax.VirtualMachine(built, tvm.cpu())["main"]
+        layer = compile_here(mod, relax_pipeline=earlier(9).fusion_pipeline(target))
 
         def call(layer=layer):
             return layer(*tensors)
@@ -126,7 +122,6 @@ def torch_compile(rows, n, k, threads, seed) -> dict:
     import torch
     from torch.nn import functional
 
-    torch.set_num_threads(threads)
     arrays = draw_operands(rows, n, k, seed)
     tensors, found = [torch.from_numpy(array) for array in arrays], {}
     linear = functional.linear
@@ -142,12 +137,6 @@ def torch_compile(rows, n, k, threads, seed) -> dict:
         "softcap": lambda x, w, b, r: torch.tanh(linear(x, w) / 30.0) * 30.0,
     }
     for name, layer in layers.items():
-        compiled = torch.compile(layer, dynamic=False)
-
-        @torch.inference_mode()
-        def call(compiled=compiled):
-            return compiled(*tensors)
-
-        out = call_compiled(call).numpy()
-        found[f"torch.compile, {name}"] = (call, check_layer(name, out, arrays))
+        call, out = bind_torch(layer, *tensors, threads=threads, compiled=True)
+        found[f"torch.compile, {name}"] = (call, check_layer(name, out.numpy(), arrays))
     return found

@@ -25,7 +25,7 @@ from tvm.ir.transform import Pass
 
 from chapters.ch09_the_compiler.trace import describe_owners
 from chapters.kit.bench.cases import compare_times
-from chapters.kit.bench.timing import Candidate, CandidateFailed, Timing, call_compiled, compare
+from chapters.kit.bench.timing import Candidate, CandidateFailed, Timing, bind_torch, compare
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.machine import llvm_host
@@ -367,20 +367,12 @@ def tvm_pipeline(name: str, folder: str) -> dict:
 
 def torch_baseline(name: str, folder: str, by: str = "PyTorch") -> dict:
     """The model as PyTorch runs it, operator by operator, or by "torch.compile", which needs a C++ compiler."""
-    import torch
 
     os.chdir(folder)
     model, inputs = load(name)
-    run, (args, kwargs) = runnable(model), arguments(inputs)
-    if by == "torch.compile":
-        run = torch.compile(run, dynamic=False)
-
-    @torch.inference_mode()
-    def call():
-        return run(*args, **kwargs)
-
-    if by == "torch.compile":
-        call_compiled(call)
+    args, kwargs = arguments(inputs)
+    compiled = by == "torch.compile"
+    call, _ = bind_torch(runnable(model), *args, compiled=compiled, **kwargs)
     return {by: (call, None)}
 
 

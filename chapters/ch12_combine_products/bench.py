@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from chapters.kit.bench.cases import duration, ratio
-from chapters.kit.bench.operands import check_error, draw_arrays
+from chapters.kit.bench.operands import check_error, compile_here, draw_arrays
 from chapters.kit.bench.results import show_one
 from chapters.kit.bench.timing import measure_cases
 from chapters.kit.draw.table import Table, tabulate
@@ -36,7 +36,6 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 def projections(model, rows, threads, seed):
     """Compile the module before the pass and after it, with chapter 9's pipeline."""
     import tvm
-    from tvm import relax
 
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
@@ -47,10 +46,7 @@ def projections(model, rows, threads, seed):
     target, given = llvm_host()["target"], tvm.runtime.tensor(x)
     calls = {}
     for name, mod in (("separate", before), ("combined", earlier(12).CombineProducts()(before))):
-        pipeline = earlier(9).fusion_pipeline(target)
-        main = relax.VirtualMachine(
-            tvm.compile(mod, target=target, relax_pipeline=pipeline), tvm.cpu()
-        )["main"]
+        main = compile_here(mod, relax_pipeline=earlier(9).fusion_pipeline(target))
         calls[name] = (lambda main=main: main(given), _check_products(main(given), x, weights))
     return calls
 

@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 
 from chapters.kit.bench.cases import duration, list_candidates, ratio
-from chapters.kit.bench.operands import draw_arrays, in_numpy_memory
+from chapters.kit.bench.operands import compile_here, draw_arrays, in_numpy_memory
 from chapters.kit.bench.results import show_one
-from chapters.kit.bench.timing import measure_cases
+from chapters.kit.bench.timing import bind_torch, measure_cases
 from chapters.kit.draw.table import Table, tabulate
 
 WIDTH = 64  # of a query, a key and a value
@@ -60,10 +60,7 @@ def _check_attention(out: np.ndarray, arrays: tuple[np.ndarray, ...], **how) -> 
 
 def ours(rows, keys, width, seed):
     """The five blocks, and the fused loop; the primitive is the learner's if it passes its checks."""
-    import tvm
-
     from chapters.ch13_fuse_reductions.attention import draw_inputs, fuse_attention, unfused
-    from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
 
     sizes = rows, keys, width, width
@@ -76,7 +73,7 @@ def ours(rows, keys, width, seed):
         "fused": fuse_attention(*sizes, earlier(13)),
     }
     for name, sch in programs.items():
-        kernel = tvm.compile(sch.mod, target=llvm_host()["target"])["main"]
+        kernel = compile_here(sch.mod)
         out = in_numpy_memory(np.full((rows, width), 77, "float32"))
         kernel(*inputs, out)
         error = _check_attention(out.numpy(), arrays)
@@ -93,7 +90,6 @@ def chat_baseline(rows, keys, width, seed):
     from chapters.kit.chat.attention import attention_kernel
     from chapters.kit.chat.cache_layout import LANES
     from chapters.kit.decoder.llama_config import LlamaConfig
-    from chapters.kit.machine import llvm_host
 
     config = LlamaConfig(
         hidden_size=width,
@@ -107,7 +103,7 @@ def chat_baseline(rows, keys, width, seed):
     )
     func = attention_kernel(config, tirx.Var("s", "int64"))
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    kernel = tvm.compile(mod, target=llvm_host()["target"])["main"]
+    kernel = compile_here(mod)
 
     q, k, v = draw_inputs(rows, keys, width, width, seed)
     values = v.reshape(keys // LANES, LANES, width)
@@ -131,15 +127,11 @@ def torch_baseline(rows, keys, width, seed):
     """PyTorch's attention; the numbers are drawn with NumPy alone, as its interpreter may have no TVM."""
     import torch
 
-    torch.set_num_threads(1)
     arrays = draw_arrays(seed, (rows, width), (keys, width), (keys, width))
     q, k, v = (torch.from_numpy(array)[None, None] for array in arrays)
 
-    def call():
-        with torch.inference_mode():
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
-
+    call, out = bind_torch(torch.nn.functional.scaled_dot_product_attention, q, k, v, threads=1)
     scores = arrays[0].astype("float64") @ arrays[1].T.astype("float64") / np.sqrt(width)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     right = weights @ arrays[2] / weights.sum(axis=1, keepdims=True)
-    return {"PyTorch": (call, float(np.abs(call()[0, 0].numpy() - right).max()))}
+    return {"PyTorch": (call, float(np.abs(out[0, 0].numpy() - right).max()))}

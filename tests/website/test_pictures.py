@@ -454,11 +454,6 @@ def test_the_picture_has_the_numbers_of_the_lesson_s_table():
             assert (one["threads"], one["shared"]) == (other["threads"], other["shared"])
 
 
-def test_nothing_is_drawn_before_it_is_counted(monkeypatch):
-    monkeypatch.setattr(tile_sizes, "load", lambda name: None)
-    assert f"`{tile_sizes.COMMAND}` does it" in str(tile_sizes.show_tile_sizes())
-
-
 # --- the roofline ---------------------------------------------------------------------------------
 
 

@@ -134,6 +134,17 @@ def profiles_table(measured: dict) -> Table:
     return Table(("kernel", *(f"{part} busy" for part in parts), "clock"), rows)
 
 
+def register_table(measured: dict) -> Table:
+    """The kernels' registers and shared memory as NVIDIA's compiler counts them: a row per architecture and kernel."""
+    header = ("for", "kernel", "registers per thread", "bytes spilled", "shared bytes per block")
+    rows = [
+        (arch, name, used["registers"], used["stored"] + used["loaded"], used["shared"])
+        for arch, by_kernel in measured["kernels"].items()
+        for name, used in by_kernel.items()
+    ]
+    return Table(header, rows)
+
+
 # --- the roofline ---------------------------------------------------------------------------------
 
 

@@ -103,6 +103,23 @@ def call_compiled(call: Callable[[], object]) -> object:
         raise Unavailable(f"torch.compile does not work here: {reason}") from error
 
 
+def bind_torch(
+    function: Callable, *operands, threads: int | None = None, compiled: bool = False, **options
+) -> tuple[Callable[[], Any], Any]:
+    """(call, its first result) of a function of PyTorch, on these operands, through torch.compile if `compiled`."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    run = torch.compile(function, dynamic=False) if compiled else function
+
+    @torch.inference_mode()
+    def call() -> Any:
+        return run(*operands, **options)
+
+    return call, call_compiled(call) if compiled else call()
+
+
 def compare(
     candidates: Sequence[Candidate], *, threads: int, rounds: int
 ) -> tuple[dict[str, Timing], list[str]]:
