@@ -19,7 +19,7 @@ from chapters.ch08_gpu_targets.thread_schedule import (
     shared_matmul,
 )
 from chapters.kit.bench.kernel_counts import count_kernels, explain_missing
-from chapters.kit.bench.results import Parts, SourcedTable, measure_and_save, show_results
+from chapters.kit.bench.results import Parts, measure_and_save, show_results
 from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import Resources
@@ -84,7 +84,7 @@ def table(measured: dict) -> Table:
     return resources_of(counted)
 
 
-def show_registers(*architectures: str) -> Parts | SourcedTable:
+def show_registers(*architectures: str) -> Parts:
     """The results file's table for these architectures, or all of them."""
 
     def select(measured: dict) -> Table:

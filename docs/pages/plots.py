@@ -7,12 +7,13 @@ import html
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chapters.kit.bench.cases import divide, find_fastest, select_medians
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point
 from chapters.kit.bench.gpu_tables import copy_table, roofline_table
+from chapters.kit.bench.results import Parts
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.table import Table, count_noun, format_duration, format_si, tabulate
 
@@ -103,22 +104,19 @@ class Figure:
         )
 
 
-@dataclass(frozen=True)
-class Details:
+class Details(Parts):
     """Parts that a reader opens."""
 
-    summary: str
-    parts: Sequence[object]
+    def __init__(self, summary: str, parts: Iterable[object]):
+        super().__init__(parts)
+        self.summary = summary
 
     def __str__(self) -> str:
-        return "\n\n".join(map(str, (self.summary, *self.parts)))
-
-    __repr__ = __str__
+        return f"{self.summary}\n\n{super().__str__()}"
 
     def _repr_html_(self) -> str:
-        inner = "".join(part._repr_html_() for part in self.parts)
         summary = f"<summary>{html.escape(self.summary)}</summary>"
-        return f'<details class="plot-numbers">{summary}{inner}</details>'
+        return f'<details class="plot-numbers">{summary}{super()._repr_html_()}</details>'
 
 
 def draw_figure(draw: Callable, title: str, caption: str, table: Table, claim: str = "") -> Figure:

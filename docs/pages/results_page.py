@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chapters.kit.bench import peak
-from chapters.kit.bench.results import Parts, SourcedTable, list_tables, load
+from chapters.kit.bench.results import Note, Parts, list_tables, load
 from chapters.kit.draw.table import Table, format_si
 from docs.pages import cpu_results, gpu_results
 from docs.pages.course_map import import_from_chapter
@@ -43,7 +43,7 @@ COLUMNS = {
 }
 
 
-def show_chapter(number: int) -> Parts | SourcedTable:
+def show_chapter(number: int) -> Parts:
     """Everything that `bench <number>` measured: a chart for each claim, then all tables, folded; or a note."""
     bench = import_from_chapter(number)
     measured = [
@@ -60,7 +60,7 @@ def show_chapter(number: int) -> Parts | SourcedTable:
                 machine = f"one {results['gpu']}"
             where = f"Measured {results['date']} on {machine}."
             charts += [replace(drawn, measured=where) for drawn in plot(results["measured"])]
-    words = [SourcedTable(None, COLUMNS[number])] if number in COLUMNS else []
+    words = [Note(COLUMNS[number])] if number in COLUMNS else []
     tables = map(bench.show_results, measured)
     return Parts([*charts, Details(f"All tables of bench {number}", [*words, *tables])])
 

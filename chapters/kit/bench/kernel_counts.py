@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import tirx
 
-from chapters.kit.bench.results import SourcedTable
+from chapters.kit.bench.results import Note, Parts
 from chapters.kit.gpu.cuda_resources import missing
 from chapters.kit.gpu.kernel_report import measure_resources, resources_of
 from chapters.kit.machine import versions
@@ -24,19 +24,17 @@ def compiler() -> str:
     return f"{COMPILER} {versions(COMPILER).get(COMPILER, '')}"
 
 
-def resource_table(
-    kernels: Mapping[str, tirx.PrimFunc], architectures: tuple[str, ...]
-) -> SourcedTable:
+def resource_table(kernels: Mapping[str, tirx.PrimFunc], architectures: tuple[str, ...]) -> Parts:
     """`resources_of` these kernels, counted now; if the compiler is missing, a sentence that says so."""
     if missing():
-        return SourcedTable(None, f"Not counted on this machine: {missing()}.")
+        return Parts([Note(f"Not counted on this machine: {missing()}.")])
     counted = (
         (arch, name, *measure_resources(func, arch))
         for arch in architectures
         for name, func in kernels.items()
     )
-    source = "Counted by NVRTC; other versions count a little differently."
-    return SourcedTable(resources_of(counted), source)
+    source = Note("Counted by NVRTC; other versions count a little differently.")
+    return Parts([resources_of(counted), source])
 
 
 def count_kernels(

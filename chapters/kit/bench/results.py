@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from chapters.child import ROOT
-from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
 from chapters.kit.kept_files import json_text
 from chapters.kit.machine import baseline_python, cpu_name, nvidia_gpu, versions
@@ -99,12 +98,7 @@ def describe_origin(results: dict) -> str:
     return "; ".join(filter(None, parts))
 
 
-def describe_missing(command: str) -> SourcedTable:
-    """The sentence that nothing was measured yet, and which command does it."""
-    return SourcedTable(None, f"Not yet measured: `{command}` does it on your machine.")
-
-
-def show_results(make: Callable, *names: str, command: str = "") -> Parts | SourcedTable:
+def show_results(make: Callable, *names: str, command: str = "") -> Parts:
     """What `make` makes of the results files `names`, and the lines that say how they were measured.
 
     make: from what was measured, of those files that are there, to a table, bars, or a list of tables; tables without
@@ -112,9 +106,10 @@ def show_results(make: Callable, *names: str, command: str = "") -> Parts | Sour
     """
     found = [results for results in map(load, names) if results is not None]
     if not found:
-        return describe_missing(command or f"python -m chapters bench {int(names[0][2:4])}")
+        command = command or f"python -m chapters bench {int(names[0][2:4])}"
+        return Parts([Note(f"Not yet measured: `{command}` does it on your machine.")])
     made = list_parts(make(*(results["measured"] for results in found)))
-    return Parts([*made, *(SourcedTable(None, describe_origin(results)) for results in found)])
+    return Parts([*made, *(Note(describe_origin(results)) for results in found)])
 
 
 def list_tables(
@@ -124,7 +119,7 @@ def list_tables(
     return {n: (t[0], t[1:]) if isinstance(t, tuple) else (t, (n,)) for n, t in tables.items()}
 
 
-def show_one(tables: Mapping[str, Callable | tuple], name: str = "") -> Parts | SourcedTable:
+def show_one(tables: Mapping[str, Callable | tuple], name: str = "") -> Parts:
     """`show_results` of one of a bench's TABLES; without a name, of the first."""
     make, names = list_tables(tables)[name or next(iter(tables))]
     return show_results(make, *names)
@@ -136,25 +131,18 @@ def list_parts(made: object) -> list:
     return [part for part in parts if not isinstance(part, Table) or part.rows]
 
 
-class SourcedTable:
-    """A table, or bars, and the line that says where it comes from; without a table, only a sentence."""
+class Note(str):
+    """A small line, such as where a table's numbers come from; on a page, what is between backticks is code."""
 
-    def __init__(self, table: Table | Bars | None, source: str):
-        self.table, self.source = table, source
-
-    def __str__(self) -> str:
-        return self.source if self.table is None else f"{self.table}\n\n{self.source}"
-
-    __repr__ = __str__
+    __repr__ = str.__str__
 
     def _repr_html_(self) -> str:
-        table = "" if self.table is None else self.table._repr_html_()
-        source = re.sub(r"`(.*?)`", r"<code>\1</code>", html.escape(self.source, quote=False))
-        return f"{table}<p><small>{source}</small></p>"
+        text = re.sub(r"`(.*?)`", r"<code>\1</code>", html.escape(self, quote=False))
+        return f"<p><small>{text}</small></p>"
 
 
 class Parts:
-    """Several figures, tables or `SourcedTable` objects, shown one below the other."""
+    """Several figures, tables or notes, shown one below the other."""
 
     def __init__(self, parts: Iterable[object]):
         self.parts = list(parts)
@@ -162,7 +150,8 @@ class Parts:
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.parts))
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         return "".join(part._repr_html_() for part in self.parts)
