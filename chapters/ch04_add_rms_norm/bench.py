@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from chapters.kit.bench.cases import ratio
+from chapters.kit.bench.gpu_ceilings import measure_plan
 from chapters.kit.bench.gpu_clock import Run, explain_no_gpu
 from chapters.kit.bench.gpu_norm_bench import EPSILON, TOLERANCE
 from chapters.kit.bench.gpu_norm_bench import bytes_moved as bytes_counted
@@ -48,21 +49,11 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     if explain_no_gpu():
         say(f"not measured on a GPU: {explain_no_gpu()}")
     else:
-        found |= measure_on_gpu(Run(quick, say))
+        from chapters.ch04_add_rms_norm import gpu_norms
+
+        on_gpu = Run(quick, say)
+        found |= measure_plan({"ch08_norm": gpu_norms.plan(on_gpu)}, on_gpu)
     return found
-
-
-def measure_on_gpu(about: Run) -> dict[str, dict]:
-    """The results file of add and RMSNorm on a GPU, which `bench 8` writes too."""
-    from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
-    from chapters.kit.bench import gpu_norm_bench as gpu
-    from chapters.kit.bench.gpu_ceilings import measure_plan
-
-    cases = {
-        f"{dtype}, {shape}": functools.partial(gpu.measure, shape, dtype, IMPLEMENTATIONS, about)
-        for shape, dtype in gpu.plan(about.quick)
-    }
-    return measure_plan({"ch08_norm": cases}, about)
 
 
 # --- numbers ------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable
 
 from chapters.kit.bench import gpu_linear_bench as linear
-from chapters.kit.bench import gpu_norm_bench as norm
 from chapters.kit.bench import gpu_tables
 from chapters.kit.bench.gpu_ceilings import measure_plan
 from chapters.kit.bench.gpu_clock import NoGpuError, Run, explain_no_gpu, shared_bytes
@@ -35,12 +34,18 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             f"Nothing was measured: {explain_no_gpu()}. This bench is for a machine with an NVIDIA GPU; "
             "chapter 8's checks run the same kernels without one."
         )
+    from chapters.ch04_add_rms_norm import gpu_norms
+
     _sum_in_float32()
     about = Run(quick, say, DEVICE)
-    cases = {
-        name: {_title(case): functools.partial(_measure, name, case, about) for case in cases}
-        for name, cases in plan(quick).items()
-    }
+    cases = {"ch08_norm": gpu_norms.plan(about)}
+    for name, layers in plan(quick).items():
+        cases[name] = {
+            f"{one.dtype}, {one.m} × {one.n} × {one.k}": functools.partial(
+                measure_layer, name, one, about
+            )
+            for one in layers
+        }
     return measure_plan(cases, about, 60.0 if quick else LONGEST)
 
 
@@ -53,12 +58,11 @@ def _sum_in_float32() -> None:
     matmul.allow_bf16_reduced_precision_reduction = False
 
 
-def plan(quick: bool) -> dict[str, list]:
-    """{name of a results file: its cases}, the most important first. quick: only one or two small cases of each."""
+def plan(quick: bool) -> dict[str, list[Layer]]:
+    """{name of a results file: its layers}, the most important first. quick: only one or two small ones of each."""
     if quick:
         small = Layer(256, 256, 256, "float16")
         return {
-            "ch08_norm": norm.plan(quick),
             "ch08_linear": [small, Layer(1, 512, 512, "bfloat16")],
             "ch08_steps": [small],
             "ch08_gelu": [small],
@@ -68,36 +72,25 @@ def plan(quick: bool) -> dict[str, list]:
     layers += [Layer(m, *LLAMA[0], "float16") for m in (PREFILL_ROWS, 1)]
     dtypes = ("bfloat16", "float16")
     return {
-        "ch08_norm": norm.plan(quick),
         "ch08_steps": [STEPS],
         "ch08_gelu": [Layer(PREFILL_ROWS, 4096, 4096, dtype) for dtype in dtypes],
         "ch08_linear": layers,
     }
 
 
-def _measure(name: str, case, about: Run) -> dict:
-    if name == "ch08_norm":
-        from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
-
-        return norm.measure(*case, IMPLEMENTATIONS, about)
+def measure_layer(name: str, layer: Layer, about: Run) -> dict:
+    """A case of the results file `name`."""
     if name == "ch08_gelu":
         from torch.nn import functional
 
         from chapters.ch08_gpu_targets import gelu_layers
 
-        return linear.measure_ways(case, gelu_layers.IMPLEMENTATIONS, about, functional.gelu)
+        return linear.measure_ways(layer, gelu_layers.IMPLEMENTATIONS, about, functional.gelu)
     if name == "ch08_steps":
-        return linear.measure(case, steps(case), about)
-    kernels = kernels_for(case)
+        return linear.measure(layer, steps(layer), about)
+    kernels = kernels_for(layer)
     separately = [one for one in kernels if one in gpu_tables.LINEAR_OURS]
-    return linear.measure(case, kernels, about, separately)
-
-
-def _title(case) -> str:
-    if isinstance(case, Layer):
-        return f"{case.dtype}, {case.m} × {case.n} × {case.k}"
-    shape, dtype = case
-    return f"{dtype}, {tuple(shape)}"
+    return linear.measure(layer, kernels, about, separately)
 
 
 # --- the chapter's kernels ------------------------------------------------------------------------

@@ -25,13 +25,6 @@ TOLERANCE = {"float16": 1.5e-3, "bfloat16": 1.2e-2, "float32": 2e-6}
 Norm = tuple[Call, Callable[[], tuple]]
 
 
-def plan(quick: bool) -> list[tuple[tuple[int, ...], str]]:
-    """The shape and the dtype of each case of ch08_norm, the results file."""
-    if quick:
-        return [(SHAPES[1], "bfloat16")]
-    return [*((shape, "bfloat16") for shape in SHAPES), (SHAPES[-1], "float16")]
-
-
 def bytes_moved(shape: tuple[int, ...], dtype: str) -> int:
     """Bytes of two reads and two writes of the tensor, and of the weight."""
     return (4 * math.prod(shape) + shape[-1]) * ITEM_BYTES[dtype]
