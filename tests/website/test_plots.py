@@ -14,6 +14,9 @@ from docs.pages import plots, results_page
 from docs.pages.course_map import import_from_chapter
 
 
+BENCHES = [one.number for one in chapters() if (one.folder / "bench.py").exists()]
+
+
 def parse_svg(figure) -> ET.Element:
     """The drawing of a figure's HTML, parsed."""
     found = re.search(r"<svg.*?</svg>", figure._repr_html_(), re.DOTALL)
@@ -71,29 +74,24 @@ def test_a_baseline_has_one_colour_on_all_plots_and_ours_is_nobody_elses():
 def test_every_bench_has_its_part_of_the_page_and_each_figure_says_something():
     """In letters that a phone shows: of its 390 pixels the page leaves 358 to a drawing."""
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    for chapter in chapters():
-        if (chapter.folder / "bench.py").exists():
-            assert f"`python -m chapters bench {chapter.number}`" in text
-            part = results_page.show_chapter(chapter.number)
-            assert str(part).strip()
-            for drawn in getattr(part, "parts", ()):
-                if not isinstance(drawn, plots.Figure):
-                    continue
-                assert re.search(r"\d", drawn.claim) and drawn.claim.endswith("."), drawn.title
-                if "<svg" not in drawn.drawing:
-                    continue  # bars are HTML, in the letters of the page
-                width = float(re.search(r'viewBox="0 0 ([\d.]+)', drawn.drawing)[1])
-                sizes = re.findall(r"font-size: ([\d.]+)px", drawn.drawing)
-                assert min(map(float, sizes)) * 358 / width >= 9, drawn.title
+    for number in BENCHES:
+        assert f"`python -m chapters bench {number}`" in text
+        for drawn in results_page.show_chapter(number).parts:
+            if not isinstance(drawn, plots.Figure):
+                continue
+            assert re.search(r"\d", drawn.claim) and drawn.claim.endswith("."), drawn.title
+            if "<svg" not in drawn.drawing:
+                continue  # bars are HTML, in the letters of the page
+            width = float(re.search(r'viewBox="0 0 ([\d.]+)', drawn.drawing)[1])
+            sizes = re.findall(r"font-size: ([\d.]+)px", drawn.drawing)
+            assert min(map(float, sizes)) * 358 / width >= 9, drawn.title
 
 
-@pytest.mark.parametrize(
-    "chapter", [one for one in chapters() if (one.folder / "bench.py").exists()], ids=str
-)
-def test_what_was_not_measured_says_how(chapter, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", BENCHES)
+def test_what_was_not_measured_says_how(number, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
-    bench = import_from_chapter(chapter.number)
-    for told in (results_page.show_chapter(chapter.number), *map(bench.show_results, bench.TABLES)):
+    bench = import_from_chapter(number)
+    for told in (results_page.show_chapter(number), *map(bench.show_results, bench.TABLES)):
         assert "Not yet measured" in str(told) and "python -m chapters bench" in str(told)
 
 

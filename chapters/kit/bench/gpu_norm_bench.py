@@ -17,7 +17,6 @@ from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.measure.quantiles import Quantiles
 
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 4096), (8192, 8192))
-DTYPES = ("float16", "bfloat16")
 EPSILON = 1e-5
 IN_A_GRAPH = 64  # rows, at most, for which a call is also timed in a graph: it takes less time than its launch
 # largest error allowed in a row, as a share of its largest value: two roundings of the dtype
