@@ -13,7 +13,6 @@ from chapters.runner.course import ROOT, chapters
 from docs.pages import plots, results_page
 from docs.pages.course_map import import_from_chapter
 
-
 BENCHES = [one.number for one in chapters() if (one.folder / "bench.py").exists()]
 
 
