@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
+import gc
 import os
 import shutil
 import subprocess
@@ -15,18 +15,15 @@ import pytest
 from chapters.runner.course import chapter
 from chapters.runner.engine import Examiner
 from chapters.runner.fresh_copy import FreshCopy
+from chapters.runner.worker import name_frames_without_files
 
-# TVM's parser asks `inspect` for the module of each of its callers, and `inspect` seeks those that have none among all
-# modules, each time anew. It remembers here what it has found.
-NOWHERE = (
-    "ast",
-    "string",
-    "frozen runpy",
-    "frozen importlib._bootstrap",
-    "frozen importlib._bootstrap_external",
-)
-for nowhere in NOWHERE:
-    inspect.modulesbyfile[f"<{nowhere}>"] = "builtins"
+name_frames_without_files()
+gc.disable()  # while tests are collected, what is made stays
+
+
+def pytest_collection_finish():
+    gc.freeze()  # a later collection has no need to walk through 4,500 tests and TVM
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -271,15 +271,12 @@ def _record_alignment(*tensors):
 
 def _measure_misalignment(impl, arrays: list[np.ndarray]) -> list[int]:
     """For each array how many bytes past a multiple of 64 its memory begins when `run` gives it to the VM."""
-    called = [
-        relax.Var(n, relax.TensorType(a.shape, "float32"))
-        for n, a in zip("xwb", arrays, strict=True)
-    ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", called):
-        told = relax.call_pure_packed(RECORD_ALIGNMENT, *called, ty_args=called[0].ty)
-        builder.emit_func_output(builder.emit(told))
-    impl.run(builder.get(), "main", *arrays)
+    x, w, b = ((*array.shape, "float32") for array in arrays)
+    mod = relax_module(f"""
+def main(x: {x}, w: {w}, b: {b}):
+    out = R.call_pure_packed("{RECORD_ALIGNMENT}", x, w, b, ty_args=R.Tensor({x[:-1]}, "float32"))
+""")
+    impl.run(mod, "main", *arrays)
     return list(_recorded)
 
 
@@ -397,12 +394,6 @@ def observe_0_4(impl):
     ]
 
 
-def _count_functions(mod: IRModule) -> tuple[int, int]:
-    functions = list(mod.functions.values())
-    relaxed = sum(isinstance(f, relax.Function) for f in functions)
-    return relaxed, len(functions) - relaxed
-
-
 WHY_SO_MANY = {
     "before": "An operator call is not a function. `print(from_script())` shows all functions that the module holds.",
     "after": "LegalizeOps makes one PrimFunc per operator call, and one for equal calls. To see them, print "
@@ -426,13 +417,12 @@ def test_0_5_prediction_holds(impl) -> None:
     )
     mod = impl.from_script()
     stages = {"before": mod, "after": relax.transform.LegalizeOps()(mod)}
+    kinds = {"Relax functions": relax.Function, "PrimFuncs": tvm.tirx.PrimFunc}
     for stage, module in stages.items():
-        for kind, mine, counted in zip(
-            ("Relax functions", "PrimFuncs"), yours[stage], _count_functions(module), strict=True
-        ):
+        for mine, (kind, of_kind) in zip(yours[stage], kinds.items(), strict=True):
             INSIDE.predicted(
                 mine,
-                counted,
+                sum(isinstance(func, of_kind) for func in module.functions.values()),
                 f"{stage.capitalize()} LegalizeOps, the module holds another number of {kind} than you predicted.",
                 why=WHY_SO_MANY[stage],
             )

@@ -1,6 +1,7 @@
 """What chapter 0 provides: one layer of a real model's size, and `measure`, which runs it and says what it cost."""
 
 import time
+import timeit
 
 import numpy as np
 import tvm
@@ -31,10 +32,11 @@ def measure(mod: tvm.IRModule) -> Table:
     shortest time of the whole call, timed in other runs, and the largest error against NumPy in float64.
     """
     vm = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
-    x, w, b = _numbers()
+    random, shapes = np.random.default_rng(0), ((1, 2048), (2048, 2048), (2048,))
+    x, w, b = (random.standard_normal(shape).astype("float32") for shape in shapes)
     arguments = [tvm.runtime.tensor(array) for array in (x, w, b)]
     error = np.abs(vm["main"](*arguments).numpy() - np.maximum(x.astype("float64") @ w.T + b, 0))
-    whole = min(_seconds(vm, arguments) for _ in range(RUNS))
+    whole = min(timeit.repeat(lambda: vm["main"](*arguments), number=1, repeat=RUNS))
     runs = [_kernels(vm, arguments) for _ in range(RUNS)]
     rows = [
         (calls[0][0], format_si(calls[0][1], "B"), _ms(min(c[2] for c in calls)))
@@ -49,18 +51,6 @@ def measure(mod: tvm.IRModule) -> Table:
 def _ms(seconds: float) -> str:
     """`seconds` in one unit, whatever the machine: a row's unit must not change from run to run."""
     return f"{1e3 * seconds:.3f} ms"
-
-
-def _numbers() -> list[np.ndarray]:
-    random = np.random.default_rng(0)
-    shapes = (1, 2048), (2048, 2048), (2048,)
-    return [random.standard_normal(shape).astype("float32") for shape in shapes]
-
-
-def _seconds(vm: relax.VirtualMachine, arguments: list) -> float:
-    start = time.perf_counter()
-    vm["main"](*arguments)
-    return time.perf_counter() - start
 
 
 def _kernels(vm: relax.VirtualMachine, arguments: list) -> list[tuple[str, int, float]]:

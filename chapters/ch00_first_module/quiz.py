@@ -37,10 +37,8 @@ def _parameters_of_a_layer() -> str:
 
 
 def _result_type() -> str:
-    n = tvm.tirx.Var("n", "int64")
-    x = relax.Var("x", relax.TensorType((n, 16), "float32"))
-    w = relax.Var("w", relax.TensorType((16, 8), "float32"))
-    rows, columns = relax.BlockBuilder().normalize(relax.op.matmul(x, w)).ty.shape
+    mod = relax_module('def main(x: ("n", 16), w: (16, 8)):\n    out = R.matmul(x, w)')
+    rows, columns = mod["main"].ret_ty.shape
     return f"({rows}, {int(columns)})"
 
 

@@ -12,7 +12,7 @@ from tvm.ir import IRModule
 
 from chapters.ch01_walk_the_ir.given import DropAnyDoubleTranspose, Small
 from chapters.checking import expect
-from chapters.checking.attributes import attributes, check_attaches
+from chapters.checking.attributes import attributes, check_attaches, keeps_module_facts
 from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.checking.programs import kernels, operators
@@ -97,19 +97,14 @@ def outer(y: (6,)):
     return mod
 
 
-def _make_symbolic_sizes() -> IRModule:
-    """relu(zeros((n if n > 3 else 3, 6))): the arithmetic in the shape is a call too, but of no Relax operator."""
-    n = tirx.Var("n", "int64")
-    x = relax.Var("x", relax.TensorType((n, 6), "float32"))
-    rows = tirx.if_then_else(n > 3, n, tirx.IntImm("int64", 3))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        builder.emit_func_output(relax.op.nn.relu(relax.op.zeros((rows, 6), "float32")))
-    return builder.get()
+# the arithmetic in the shape is a call too, but of no Relax operator
+SymbolicSizes = relax_module("""
+def main(x: ("n", 6)):
+    out = R.nn.relu(R.zeros(R.shape([T.if_then_else(n > 3, n, T.int64(3)), 6]), "float32"))
+""")
 
 
-def _make_kernels() -> IRModule:
-    return IRModule({"scale": Mixed["scale"]})
+Kernels = IRModule({"scale": Mixed["scale"]})
 
 
 # --- looking at modules ---------------------------------------------------------------------------
@@ -207,7 +202,7 @@ def test_1_1_counts_calls_within_calls(impl) -> None:
 def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
     """a module of PrimFuncs has no calls, and every count starts from zero"""
     _compare_counts(
-        _count_calls(impl, _make_kernels()),
+        _count_calls(impl, Kernels),
         {},
         "count_calls found calls in a module that holds one PrimFunc and no Relax function.",
         "PrimFuncs hold loops over buffers, and a Relax visitor cannot walk over them. Skip them.",
@@ -223,7 +218,7 @@ def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
 def test_1_1_stays_out_of_shapes(impl) -> None:
     """the arithmetic in shapes is no call of the model"""
     _compare_counts(
-        _count_calls(impl, _make_symbolic_sizes()),
+        _count_calls(impl, SymbolicSizes),
         {"relax.zeros": 1, "relax.nn.relu": 1},
         "count_calls counts if_then_else(n > 3, n, 3), which computes a size in the shape given to zeros.",
         "Sizes are computed on the host and launch no kernel. CallVisitor stays out of shapes. "
@@ -234,7 +229,7 @@ def test_1_1_stays_out_of_shapes(impl) -> None:
 def observe_1_1(impl):
     return [
         lambda mod=mod: sorted(impl.count_calls(mod).items())
-        for mod in (Mixed, Branches, _make_nested(), _make_kernels(), Moves, _make_symbolic_sizes())
+        for mod in (Mixed, Branches, _make_nested(), Kernels, Moves, SymbolicSizes)
     ]
 
 
@@ -380,14 +375,10 @@ def _list_arguments() -> list[tuple[str, relax.Call, list[str]]]:
 def _name_tensors(tensors) -> list[str]:
     wanted = "a list of arguments, empty where no tensor is read"
     expect.returns(tensors, (list, tuple), "tensors_read", "a list", expected=wanted)
-    return [_name_tensor(one) for one in tensors]
-
-
-def _name_tensor(expr: relax.Expr) -> str:
-    if isinstance(expr, relax.Var):
-        return expr.name
     kinds = {tvm.ir.GenericConst: "a constant", relax.Tuple: "a tuple", relax.ShapeExpr: "a shape"}
-    return kinds.get(type(expr), f"a {type(expr).__name__}")
+    return [
+        getattr(one, "name", kinds.get(type(one), f"a {type(one).__name__}")) for one in tensors
+    ]
 
 
 WRITTEN_OUT = (
@@ -1078,34 +1069,21 @@ def test_1_4_leaves_all_else_alone(impl) -> None:
     )
     what = "DropDoubleTranspose changed a PrimFunc, which has no transposes of tensors."
     expect.that(tvm_ffi.structural_equal(after["scale"], Users["scale"]), what)
-    what = "DropDoubleTranspose lost the attributes of the module itself."
-    why = "They belong to the module, and not to its functions. mod.clone() keeps them."
-    PURE.that(bool(after.attrs) and "course.note" in after.attrs, what, why=why)
-    what = "DropDoubleTranspose lost the global_infos of the module."
-    PURE.that(
-        "dummy" in after.global_infos, what, why=why.replace("They belong", "These facts belong")
-    )
+    keeps_module_facts(after, Users, "DropDoubleTranspose")
     attrs = after["pair_is_the_output"].attrs
     what = "A rewritten function has lost its attribute num_input."
     why = "Later passes read attributes. Chapter 2 is about them."
     PURE.that("num_input" in attrs and attrs["num_input"] == 1, what, why=why)
     alone = (
         ("an empty module", IRModule({})),
-        ("the decoder", _make_decode()),
+        ("the decoder", decoder("tiny", functions=["decode"])[0]),
         ("a function with an unused call and one transpose", Alone),
         ("two functions of one transpose each, which share a variable", _share_variables()),
     )
+    why = "No two transposes follow each other there. A function without such a pair comes back as it was, with its "
+    why += "unused bindings."
     for title, mod in alone:
-        NOT_FIRE.same_ir(
-            _judge_drop(impl, mod, title, runs=False),
-            mod,
-            f"DropDoubleTranspose changed {title}, where no two transposes follow each other.",
-            why="A function without such a pair comes back as it was, with its unused bindings.",
-        )
-
-
-def _make_decode() -> IRModule:
-    return decoder("tiny", functions=["decode"])[0]
+        _judge_drop(impl, mod, title, stays=True, why=why, read=NOT_FIRE)
 
 
 def observe_1_4(impl):
@@ -1202,7 +1180,7 @@ def test_1_6_predicts_small(impl) -> None:
 
 def test_1_6_predicts_decode(impl) -> None:
     """the predicted launches of the tiny decoder's decode are those of its kernels"""
-    real = _count_kernels(_make_decode(), "decode")
+    real = _count_kernels(decoder("tiny", functions=["decode"])[0], "decode")
     LAUNCHES.predicted(
         _read_prediction(impl, "decode"),
         real,

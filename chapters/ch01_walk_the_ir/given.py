@@ -12,7 +12,7 @@ from tvm.relax.dpl import is_op, rewrite_call, wildcard
 from tvm.relax.expr_functor import PyExprVisitor
 
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.ir.relax_effects import calls_of_module
 from chapters.kit.measure.scoreboard import Row
 from chapters.kit.passes.planned_storage import evaluate
 
@@ -110,21 +110,15 @@ def to_kernels(mod: tvm.IRModule) -> tvm.IRModule:
     that cannot be replaced, such as one on tensors of unknown shape.
     """
     lowered = relax.transform.RewriteDataflowReshape()(relax.transform.LegalizeOps()(mod))
-    for func in lowered.functions.values():
-        if isinstance(func, relax.Function):
-            for call in calls_in(func):
-                _refuse_without_kernel(call)
+    for call in calls_of_module(lowered):
+        is_operator = isinstance(call.op, Op) and call.op.name not in FREE
+        if is_operator and call.op.get_attr("FLegalize") is not None:
+            given = ", ".join(str(arg.ty) for arg in call.args)
+            raise ValueError(
+                f"{call.op.name} on ({given}) was not lowered to a kernel, so its launches cannot be "
+                "counted: give its tensors a known shape, symbolic or not."
+            )
     return lowered
-
-
-def _refuse_without_kernel(call: relax.Call) -> None:
-    is_operator = isinstance(call.op, Op) and call.op.name not in FREE
-    if is_operator and call.op.get_attr("FLegalize") is not None:
-        given = ", ".join(str(arg.ty) for arg in call.args)
-        raise ValueError(
-            f"{call.op.name} on ({given}) was not lowered to a kernel, so its launches cannot be "
-            "counted: give its tensors a known shape, symbolic or not."
-        )
 
 
 # --- exercises 1.6 and 1.7 ------------------------------------------------------------------------

@@ -8,8 +8,8 @@
 from collections import Counter
 
 import tvm_ffi
-from tvm import relax
 
+from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.display import display
 from chapters.kit.draw.picture import before_after
@@ -83,15 +83,12 @@ print(
 # Here are two transposes that cancel. The matmul also uses the inner one, so it stays, and only the outer one goes.
 
 # %%
-x = relax.Var("x", relax.TensorType((64, 48), "float32"))
-builder = relax.BlockBuilder()
-with builder.function("main", [x]):
-    with builder.dataflow():
-        turned = builder.emit(relax.op.permute_dims(x), "turned")
-        back = builder.emit(relax.op.permute_dims(turned), "back")
-        product = builder.emit_output(relax.op.matmul(back, turned), "product")
-    builder.emit_func_output(product)
-before = builder.get()
+before = relax_module("""
+def main(x: (64, 48)):
+    turned = R.permute_dims(x)
+    back = R.permute_dims(turned)
+    product = R.matmul(back, turned)
+""")
 after = walk.DropDoubleTranspose()(before)
 display(diff(before, after), before_after(before, after))
 display(compare(walk.scoreboard(before, {}), walk.scoreboard(after, {})))

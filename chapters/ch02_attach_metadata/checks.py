@@ -94,24 +94,19 @@ _check_attributes = functools.partial(check_attaches, read=HOW, read_not=NOT_FIR
 _observe = functools.partial(observe_pass, runs=False)
 
 
-def check_registration(a_pass: tvm.transform.Pass, name: str) -> None:
-    """The pass has the name and the optimisation level that the pipeline expects."""
-    expect.equal(
-        (a_pass.info.name, int(a_pass.info.opt_level)),
-        (name, 0),
-        "Your pass is registered under another name or level than the pipeline expects. They stand in the decorator.",
-        why="Instruments and printouts show the name. A pass of a higher level than PassContext(opt_level=…) is "
-        "skipped, and no message says so.",
-    )
-
-
 # --- 2.1 ------------------------------------------------------------------------------------------
 
 
 def _check_bounds(a_pass: Callable, bounds: dict[str, int], mod: tvm.IRModule = Mixed) -> None:
     more = {BOUNDS: bounds, NON_NEGATIVE: ["vocab_size"]}
     _check_attributes(a_pass, mod, "AttachVariableBounds", lambda _name: more)
-    check_registration(a_pass, "AttachVariableBounds")
+    expect.equal(
+        (a_pass.info.name, int(a_pass.info.opt_level)),
+        ("AttachVariableBounds", 0),
+        "Your pass is registered under another name or level than the pipeline expects. They stand in the decorator.",
+        why="Instruments and printouts show the name. A pass of a higher level than PassContext(opt_level=…) is "
+        "skipped, and no message says so.",
+    )
 
 
 def test_2_1_attaches_to_every_relax_function(impl) -> None:

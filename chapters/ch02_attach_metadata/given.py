@@ -11,11 +11,10 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprVisitor, visitor
 
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.table import Table
-from chapters.kit.ir.relax_effects import bindings_of
+from chapters.kit.ir.relax_effects import bindings_of, calls_of_module
 from chapters.kit.measure.captured_kernels import count_captured, sizes_of_graphs
 from chapters.kit.passes.planned_storage import evaluate, plan_storage, tensor_bytes
 
@@ -220,20 +219,6 @@ def measure_attributes(chosen: Mapping[str, Mapping[str, Any]]) -> Reached:
 # --- metadata beside the module -------------------------------------------------------------------
 
 
-@visitor
-class PackedCalls(PyExprVisitor):
-    """Collects in `names` the names of the external functions that R.call_dps_packed calls."""
-
-    def __init__(self):
-        super().__init__()
-        self.names: set[str] = set()
-
-    def visit_call_(self, call: relax.Call) -> None:
-        super().visit_call_(call)
-        if call.op == tvm.ir.Op.get("relax.call_dps_packed"):
-            self.names.add(str(call.args[0].global_symbol))
-
-
 @tvm.transform.module_pass(opt_level=0, name="AttachSequenceLengthPaddingFactor")
 class AttachSequenceLengthPaddingFactor:
     """Tell the runtime that it must pad the number of tokens to a multiple.
@@ -250,11 +235,9 @@ class AttachSequenceLengthPaddingFactor:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         if self.target.kind.name == "cuda" and self.target.attrs.get("arch") == "sm_100a":
-            calls = PackedCalls()
-            for _, func in mod.functions_items():
-                if isinstance(func, relax.Function):
-                    calls.visit_expr(func)
-            if calls.names.intersection(PADDED_KERNELS):
+            packed = tvm.ir.Op.get("relax.call_dps_packed")
+            called = (call.args[0] for call in calls_of_module(mod) if call.op == packed)
+            if any(str(function.global_symbol) in PADDED_KERNELS for function in called):
                 before = self.metadata.get("seqlen_padding_factor", 1)
                 self.metadata["seqlen_padding_factor"] = lcm(before, 4)
         return mod

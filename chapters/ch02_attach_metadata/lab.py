@@ -7,10 +7,11 @@
 # %%
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.script import tirx as T
 
 from chapters.ch02_attach_metadata.given import PADDED_KERNELS, even_starts
+from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_generator import Generator
 from chapters.kit.draw.display import display
@@ -78,20 +79,12 @@ print(f"{max(s.size for s in large_plan.constant):,} bytes in the largest storag
 
 
 # %%
-def flattened() -> tvm.IRModule:
-    builder = relax.BlockBuilder()
-    batch_size, vocab_size = tirx.Var("batch_size", "int64"), tirx.Var("vocab_size", "int64")
-    logits = relax.Var("logits", relax.TensorType((batch_size, 1, vocab_size), "float32"))
-    with builder.function("sample", [logits]):
-        with builder.dataflow():
-            flat = builder.emit(relax.op.reshape(logits, (batch_size * vocab_size,)))
-            weights = builder.emit(relax.op.exp(flat))
-            out = builder.emit_output(relax.op.sqrt(weights))
-        builder.emit_func_output(out)
-    return builder.get()
-
-
-sampler = flattened()
+sampler = relax_module("""
+def sample(logits: ("batch_size", 1, "vocab_size")):
+    flat = R.reshape(logits, R.shape([batch_size * vocab_size]))
+    weights = R.exp(flat)
+    out = R.sqrt(weights)
+""")
 only_bound = sampler.clone()
 only_bound["sample"] = sampler["sample"].with_attr("tir_var_upper_bound", {"batch_size": 8})
 both = attach.AttachVariableBounds({"batch_size": 8})(sampler)
@@ -231,16 +224,14 @@ display(sent([by_name["rms_norm2"]]))
 # tokens.
 
 # %%
-x = relax.Var("x", relax.TensorType((tirx.Var("seq_len", "int64"), 128), "float32"))
-builder = relax.BlockBuilder()
-with builder.function("prefill", [x]):
-    kernel = PADDED_KERNELS[0]
-    call = builder.emit(relax.op.call_dps_packed(kernel, [x], out_ty=x.ty))
-    builder.emit_func_output(call)
+padded = relax_module(f"""
+def prefill(x: ("seq_len", 128)):
+    out = R.call_dps_packed("{PADDED_KERNELS[0]}", (x,), out_ty=R.Tensor((seq_len, 128), "float32"))
+""")
 for arch in ("sm_90a", "sm_100a"):
     metadata = {"model_type": "llama"}
     target = tvm.target.Target({"kind": "cuda", "arch": arch})
-    attach.AttachSequenceLengthPaddingFactor(target, metadata)(builder.get())
+    attach.AttachSequenceLengthPaddingFactor(target, metadata)(padded)
     print(arch, metadata)
 
 # %% [markdown]

@@ -57,16 +57,9 @@ def main(x: ("batch_size", "vocab_size")):
 """)
 
 
-def _with(mod: tvm.IRModule, **attrs: object) -> tvm.IRModule:
-    result = mod.clone()
-    for gvar, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            result[gvar] = func.with_attrs(attrs)
-    return result
-
-
 def _bounded(mod: tvm.IRModule, **bounds: int) -> tvm.IRModule:
-    return _with(mod, tir_var_upper_bound=bounds)
+    key = "tir_var_upper_bound"
+    return earlier(2).map_relax_functions(mod, lambda _name, func: func.with_attr(key, bounds))
 
 
 def _sizes_with_another_variable() -> str:

@@ -14,10 +14,11 @@ from tvm.relax.global_info import VDevice
 from tvm.s_tir import SBlock
 
 from chapters.checking import expect
+from chapters.checking.attributes import keeps_module_facts
 from chapters.checking.expect import Section
 from chapters.checking.judge import count_operators, judge_pass, observe_pass
 from chapters.checking.programs import kernels_called, run_kernel
-from chapters.kit.cases.relax_text import kernel, relax_module
+from chapters.kit.cases.relax_text import kernel, read_modules, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.ir.relax_effects import calls_in, relax_functions
@@ -93,14 +94,16 @@ PAIRS = {
     ),
 }
 OTHER_GRAPHS = {  # which are not matmul(x, permute_dims(w))
-    "matmul(permute_dims(x), w)": "R.matmul(R.permute_dims(x), w)",
-    "permute_dims(w) alone": "R.permute_dims(w)",
-    "permute_dims(matmul(…))": "R.permute_dims(R.matmul(R.negative(R.reshape(x, (6, 5))), w))",
+    title: relax_module(f"def main(x: (5, 6), w: (5, 7)):\n    out = {text}")
+    for title, text in (
+        ("matmul(permute_dims(x), w)", "R.matmul(R.permute_dims(x), w)"),
+        ("permute_dims(w) alone", "R.permute_dims(w)"),
+        (
+            "permute_dims(matmul(…))",
+            "R.permute_dims(R.matmul(R.negative(R.reshape(x, (6, 5))), w))",
+        ),
+    )
 }
-
-
-def _make_graph(name: str) -> IRModule:
-    return relax_module(f"def main(x: (5, 6), w: (5, 7)):\n    out = {OTHER_GRAPHS[name]}")
 
 
 def _find_matches(impl, mod: IRModule) -> list[dict[str, str]]:
@@ -153,64 +156,38 @@ def test_3_1_matches_the_pair(impl) -> None:
 
 def test_3_1_matches_nothing_else(impl) -> None:
     """the pattern does not match any other graph"""
-    for name in OTHER_GRAPHS:
-        found = _find_matches(impl, _make_graph(name))
+    for name, mod in OTHER_GRAPHS.items():
+        found = _find_matches(impl, mod)
         what = f"Your pattern also matches {name}."
         why = "The pass would replace that by x times w transposed, which is another computation."
         PATTERN.that(not found, what, expected="no match", yours=str(found), why=why)
 
 
 def observe_3_1(impl):
-    graphs = [*PAIRS.values(), *map(_make_graph, OTHER_GRAPHS), Gram]
+    graphs = [*PAIRS.values(), *OTHER_GRAPHS.values(), Gram]
     return [lambda mod=mod: _find_matches(impl, mod) for mod in graphs]
 
 
 # --- 3.2 the check ----------------------------------------------------------------------------------
 
-SPELLINGS = [  # shape of w, axes that swap its last two dimensions
-    ([5, 6], None),
-    ([5, 6], [1, 0]),
-    ([5, 6], [-1, -2]),
-    ([5, 6], [1, -2]),
-    ([3, 5, 6], [0, 2, 1]),
-    ([3, 5, 6], [0, -1, 1]),
-    ([3, 5, 6], [-3, -1, -2]),
-    ([2, 3, 5, 6], [0, 1, -1, -2]),
-]
-NO_SWAPS = [  # shape of w, other axes, what they are
-    ([5, 6], [0, 1], "the identity"),
-    ([5, 6], [-2, -1], "the identity, counted from the end"),
-    ([4, 4, 4], None, "a full reversal of three dimensions"),
-    ([4, 4, 4], [2, 1, 0], "a full reversal of three dimensions"),
-    ([4, 4, 4], [1, 0, 2], "a permuted batch"),
-    ([4, 4, 4], [2, 0, 1], "a rotation of three dimensions"),
-    ([3, 3, 5, 6], [1, 0, 3, 2], "a swap of the last two together with a permuted batch"),
-]
 
-
-def _ask_axes(impl, w_shape: list[int], axes) -> bool:
-    """What may_fuse answers for these axes of w, and an x that fits."""
-    rank = len(w_shape)
+def _make_permuted(shape: list[int], axes) -> IRModule:
+    """A pair with this shape and these axes of w, and an x of two dimensions that fits."""
+    rank = len(shape)
     order = list(range(rank))[::-1] if axes is None else [axis % rank for axis in axes]
-    return _ask(impl, _make_pair([7, w_shape[order[-2]]], w_shape, axes))
+    return _make_pair([7, shape[order[-2]]], shape, axes)
 
 
-def _ask(impl, mod: IRModule) -> bool:
-    """What may_fuse answers for the pair in `mod`."""
-    transpose, product = (b.value for b in mod["main"].body.blocks[0].bindings[-2:])
-    return bool(impl.may_fuse(transpose, product))
-
-
-def test_3_2_fires_on_every_spelling(impl) -> None:
-    """accepts every way to write an exchange of the last two dimensions"""
-    for shape, axes in SPELLINGS:
-        what = f"Your may_fuse refuses axes={axes} on a w of {len(shape)} dimensions, with an x of two."
-        wanted = "True: these axes exchange the last two dimensions (-1 is the last one) and keep the others"
-        why = "Models write the same transpose in all these ways. One that you miss is computed at every step."
-        PATTERN.that(_ask_axes(impl, shape, axes), what, expected=wanted, why=why)
-
-
-MORE_PAIRS = {  # that the kernel can replace
+# pairs by what they are: those that the kernel can replace
+SWAPS = {
+    f"axes={axes} on a w of {len(shape)} dimensions, with an x of two": _make_permuted(shape, axes)
+    for shape, axes in (
+        *(([5, 6], axes) for axes in (None, [1, 0], [-1, -2], [1, -2])),
+        *(([3, 5, 6], axes) for axes in ([0, 2, 1], [0, -1, 1], [-3, -1, -2])),
+        ([2, 3, 5, 6], [0, 1, -1, -2]),
+    )
+}
+MORE_PAIRS = {
     "an x of one dimension with a w of three": _make_pair([6], [3, 5, 6], [0, 2, 1]),
     "an x of more dimensions than w": _make_pair([2, 7, 6], [5, 6]),
     "an x of 3 batches with a w of 1": _make_pair([3, 7, 6], [1, 5, 6], [0, 2, 1]),
@@ -221,31 +198,19 @@ MORE_PAIRS = {  # that the kernel can replace
     ),
     **PAIRS,
 }
-
-
-def test_3_2_fires_on_other_operands(impl) -> None:
-    """accepts every x, dtype and size that the kernel can serve"""
-    for what, mod in MORE_PAIRS.items():
-        PATTERN.that(
-            _ask(impl, mod),
-            f"Your may_fuse refuses {what}.",
-            expected="True: the types are known, and the axes exchange the last two dimensions of w",
-            why="The pass leaves a pair that may_fuse refuses as it is. Its transpose is then computed at every step.",
-        )
-
-
-def test_3_2_refuses_other_permutations(impl) -> None:
-    """refuses every permutation that does more than exchange the last two dimensions"""
-    for shape, axes, what in NO_SWAPS:
-        NOT_FIRE.that(
-            not _ask_axes(impl, shape, axes),
-            f"Your may_fuse accepts {what}: axes={axes} on a w of {len(shape)} dimensions.",
-            expected="False",
-            why="The kernel reads w[…, j, k], with the batch indices unchanged. For any other permutation this is "
-            "the wrong element. If the sizes agree, no error says so.",
-        )
-
-
+# and those that it cannot
+NO_SWAPS = {
+    f"{what}: axes={axes} on a w of {len(shape)} dimensions": _make_permuted(shape, axes)
+    for shape, axes, what in (
+        ([5, 6], [0, 1], "the identity"),
+        ([5, 6], [-2, -1], "the identity, counted from the end"),
+        ([4, 4, 4], None, "a full reversal of three dimensions"),
+        ([4, 4, 4], [2, 1, 0], "a full reversal of three dimensions"),
+        ([4, 4, 4], [1, 0, 2], "a permuted batch"),
+        ([4, 4, 4], [2, 0, 1], "a rotation of three dimensions"),
+        ([3, 3, 5, 6], [1, 0, 3, 2], "a swap of the last two together with a permuted batch"),
+    )
+}
 UNTYPED = {
     "w of unknown rank": _make_pair([7, 6], "R.Tensor(dtype='float32')"),
     "w of rank 2 and unknown shape": _make_pair(
@@ -264,35 +229,63 @@ UNTYPED = {
         ["n", 7, 6], ["m", 5, 6], [0, 2, 1]
     ),
 }
+VECTORS = {
+    f"axes={axes} on a w of one dimension": _make_pair([7, 6], [6], axes) for axes in (None, [0])
+}
+
+
+def _ask(impl, mod: IRModule) -> bool:
+    """What may_fuse answers for the pair in `mod`."""
+    transpose, product = (b.value for b in mod["main"].body.blocks[0].bindings[-2:])
+    return bool(impl.may_fuse(transpose, product))
+
+
+def _check_answers(impl, pairs: dict[str, IRModule], fires: bool, expected: str, why: str) -> None:
+    """may_fuse says of each of `pairs` whether it `fires`."""
+    section, wrongly = (PATTERN, "refuses") if fires else (NOT_FIRE, "accepts")
+    for title, mod in pairs.items():
+        what = f"Your may_fuse {wrongly} {title}."
+        section.that(_ask(impl, mod) == fires, what, expected=expected, why=why)
+
+
+def test_3_2_fires_on_every_spelling(impl) -> None:
+    """accepts every way to write an exchange of the last two dimensions"""
+    wanted = (
+        "True: these axes exchange the last two dimensions (-1 is the last one) and keep the others"
+    )
+    why = "Models write the same transpose in all these ways. One that you miss is computed at every step."
+    _check_answers(impl, SWAPS, True, wanted, why)
+
+
+def test_3_2_fires_on_other_operands(impl) -> None:
+    """accepts every x, dtype and size that the kernel can serve"""
+    wanted = "True: the types are known, and the axes exchange the last two dimensions of w"
+    why = "The pass leaves a pair that may_fuse refuses as it is. Its transpose is then computed at every step."
+    _check_answers(impl, MORE_PAIRS, True, wanted, why)
+
+
+def test_3_2_refuses_other_permutations(impl) -> None:
+    """refuses every permutation that does more than exchange the last two dimensions"""
+    why = "The kernel reads w[…, j, k], with the batch indices unchanged. For any other permutation this is the wrong "
+    why += "element. If the sizes agree, no error says so."
+    _check_answers(impl, NO_SWAPS, False, "False", why)
 
 
 def test_3_2_refuses_what_has_no_type(impl) -> None:
     """refuses operands whose shape or dtype is not known"""
-    for what, mod in UNTYPED.items():
-        NOT_FIRE.that(
-            not _ask(impl, mod),
-            f"Your may_fuse accepts {what}.",
-            expected="False: `is_typed` says whether a type is known",
-            why="A PrimFunc needs buffers of a known shape and dtype. Without them step 2 raises an error and stops "
-            "the compilation of a module that was right as it was.",
-        )
+    why = "A PrimFunc needs buffers of a known shape and dtype. Without them step 2 raises an error and stops the "
+    why += "compilation of a module that was right as it was."
+    _check_answers(impl, UNTYPED, False, "False: `is_typed` says whether a type is known", why)
 
 
 def test_3_2_refuses_vectors(impl) -> None:
     """refuses a w of one dimension, which has no last two"""
-    for axes in (None, [0]):
-        NOT_FIRE.that(
-            not _ask(impl, _make_pair([7, 6], [6], axes)),
-            f"Your may_fuse accepts axes={axes} on a w of one dimension.",
-            expected="False: there are no two dimensions to exchange",
-            why="permute_dims of a vector is legal and does nothing. The kernel would read w[j, k], and w has one "
-            "index.",
-        )
+    why = "permute_dims of a vector is legal and does nothing. The kernel would read w[j, k], and w has one index."
+    _check_answers(impl, VECTORS, False, "False: there are no two dimensions to exchange", why)
 
 
 def observe_3_2(impl):
-    cases = [*SPELLINGS, *((shape, axes) for shape, axes, _ in NO_SWAPS)]
-    asked = [partial(_ask_axes, impl, shape, axes) for shape, axes in cases]
+    asked = [partial(_ask, impl, mod) for mod in (*SWAPS.values(), *NO_SWAPS.values())]
     modules = *UNTYPED.values(), *MORE_PAIRS.values()
     return [*asked, lambda: [_ask(impl, mod) for mod in modules]]
 
@@ -349,19 +342,12 @@ def test_3_3_has_the_shape_of_the_product(impl) -> None:
 
 
 def _check_shape(impl, w_shape, x_shape) -> None:
-    shape = np.matmul(np.zeros(x_shape), np.swapaxes(np.zeros(w_shape), -1, -2)).shape
-    what = f"Your nt_matmul gives the wrong shape for w {tuple(w_shape)} and x {tuple(x_shape)}."
-    why = "call_te takes the type of the new call from this shape, and all later bindings rely on that type."
-    KERNEL.equal(_compute_shape(impl, w_shape, x_shape, shape), shape, what, why=why)
-
-
-def _compute_shape(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
-    """The shape nt_matmul gives; where it raises, a CheckFailed that says for which operands."""
+    expected = np.matmul(np.zeros(x_shape), np.swapaxes(np.zeros(w_shape), -1, -2)).shape
     w, x = te.placeholder(w_shape, name="w"), te.placeholder(x_shape, name="x")
     try:
         result = impl.nt_matmul(w, x, "float32")
         KERNEL.returns(result, te.Tensor, "Your nt_matmul", "a te.Tensor")
-        return tuple(int(d) for d in result.shape)
+        shape = tuple(int(d) for d in result.shape)
     except (NotImplementedError, CheckFailed):
         raise
     except Exception as error:
@@ -376,6 +362,9 @@ def _compute_shape(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
             "has: `batch_index` says where to read in each.",
             read=read or KERNEL,
         ) from None
+    what = f"Your nt_matmul gives the wrong shape for w {tuple(w_shape)} and x {tuple(x_shape)}."
+    why = "call_te takes the type of the new call from this shape, and all later bindings rely on that type."
+    KERNEL.equal(shape, expected, what, why=why)
 
 
 def test_3_3_computes_the_product(impl) -> None:
@@ -582,7 +571,12 @@ def _judge(impl, mod: IRModule, title: str, **looks) -> IRModule:
 
     def check_composites(result: IRModule) -> None:
         """Fail if a function that `group` has made is left."""
-        left = sorted({gv.name_hint for gv in result.get_global_vars()} & _composites(mod))
+        owned = reference.own_transposes(mod, reference.may_fuse)
+        grouped = reference.group(owned, reference.may_fuse)
+        old, new, kept = (
+            {gv.name_hint for gv in one.get_global_vars()} for one in (mod, grouped, result)
+        )
+        left = sorted(kept & (new - old))
         what = f"Your pass leaves composites that `group` made for {title} in the module."
         why = "Each call of a composite must become a call of its kernel, and then the composite must go: a function "
         why += "that nothing calls is compiled too, and every later pass visits it."
@@ -591,14 +585,6 @@ def _judge(impl, mod: IRModule, title: str, **looks) -> IRModule:
     usual = {"count": count_calls, "read": KERNEL, "fires": check_composites, "settles": False}
     looks = {**usual, **looks}
     return judge_pass(impl.FuseTransposeMatmul(), mod, "FuseTransposeMatmul", title, **looks)
-
-
-def _composites(mod: IRModule) -> set[str]:
-    """The names of the functions that `group` makes of `mod`."""
-    owned = reference.own_transposes(mod, reference.may_fuse)
-    grouped = reference.group(owned, reference.may_fuse)
-    old, new = ({gv.name_hint for gv in one.get_global_vars()} for one in (mod, grouped))
-    return new - old
 
 
 def test_3_4_makes_one_kernel(impl) -> None:
@@ -677,13 +663,10 @@ def test_3_4_touches_nothing_else(impl) -> None:
     why = "Only the functions in `composites` may go. A name or an attribute may be another pass's too."
     wanted = "every function of the given module"
     NOT_FIRE.that(not lost, what, expected=wanted, yours=f"without {lost}", why=why)
-    both = Bystanders, result
-    before, after = ((dict(one.attrs or {}), sorted(one.global_infos)) for one in both)
-    what = "Your pass loses attributes or global infos of the module."
     why = (
         "An IRModule also has `attrs` and `global_infos`. `del mod[name]` leaves both as they are."
     )
-    NOT_FIRE.equal(after, before, what, why=why)
+    keeps_module_facts(result, Bystanders, "Your pass", why)
 
 
 def test_3_4_minds_what_is_overwritten(impl) -> None:
@@ -722,31 +705,6 @@ def observe_3_4(impl):
 
 # --- 3.5 the shared transpose -----------------------------------------------------------------------
 
-# two products with one transposed weight
-TwoMatmuls = relax_module("""
-def main(x: (4, 6), y: (3, 6), w: (7, 6)):
-    wt = R.permute_dims(w)
-    a = R.matmul(x, wt)
-    b = R.matmul(y, wt)
-    return a, b
-""")
-# the transpose is also an operand of an elementwise operator, and w has three dimensions
-AlsoElsewhere = relax_module("""
-def main(x: (2, 4, 6, "float16"), w: (2, 7, 6, "float16")):
-    wt = R.permute_dims(w, axes=[0, 2, 1])
-    a = R.matmul(x, wt, out_dtype="float32")
-    b = R.negative(wt)
-    return a, b
-""")
-# the transpose is itself a result, and reaches the matmul under another name
-AlsoReturned = relax_module("""
-def main(x: (4, 6), w: (7, 6)):
-    wt = R.permute_dims(w)
-    alias = wt
-    a = R.matmul(x, alias)
-    return a, wt
-""")
-# the transpose is in one dataflow block and the matmul in a later one
 LATER_BLOCK = """
     with R.dataflow():
         {w}
@@ -758,25 +716,39 @@ LATER_BLOCK = """
         R.output(a)
     return a
 """
-LaterBlock = relax_module("@impure\ndef main(x: (4, 6), w: (7, 6)):" + LATER_BLOCK.format(w=""))
-# as LaterBlock, but w is computed in the earlier block and is not an output of it
-OutOfSight = relax_module(
-    "@impure\ndef main(x: (4, 6), start: (7, 6)):" + LATER_BLOCK.format(w="w = R.negative(start)")
-)
-# the transpose is both operands of the matmul
-BothSides = relax_module("""
+SHARED = read_modules(f"""
+## one transpose for two matmuls
+def main(x: (4, 6), y: (3, 6), w: (7, 6)):
+    wt = R.permute_dims(w)
+    a = R.matmul(x, wt)
+    b = R.matmul(y, wt)
+    return a, b
+
+## a transpose with an elementwise user
+def main(x: (2, 4, 6, "float16"), w: (2, 7, 6, "float16")):
+    wt = R.permute_dims(w, axes=[0, 2, 1])
+    a = R.matmul(x, wt, out_dtype="float32")
+    b = R.negative(wt)
+    return a, b
+
+## a transpose that is also returned
+def main(x: (4, 6), w: (7, 6)):
+    wt = R.permute_dims(w)
+    alias = wt
+    a = R.matmul(x, alias)
+    return a, wt
+
+## a transpose in an earlier dataflow block
+@impure
+def main(x: (4, 6), w: (7, 6)):{LATER_BLOCK.format(w="")}
+
+## a transpose that is both operands
 def main(w: (6, 6)):
     wt = R.permute_dims(w)
     a = R.matmul(wt, wt)
-""")
 
-
-# w is a constant, which is no variable of the function
-SharedConstant = _bind_weight(TwoMatmuls)
-# a kernel writes into w, in place, before both transpose and matmuls
-WrittenBefore = relax_module(
-    kernel("double(a)", (7, 6), "a[at] = a[at] + a[at]")
-    + """
+## one transpose for two matmuls, of a w that was written before
+{kernel("double(a)", (7, 6), "a[at] = a[at] + a[at]")}
 def main(x: (4, 6), start: (7, 6)):
     w = R.negative(start)
     doubled = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((7, 6), "float32"))
@@ -784,7 +756,18 @@ def main(x: (4, 6), start: (7, 6)):
     a = R.matmul(x, wt)
     b = R.matmul(R.exp(x), wt)
     return a, b
-"""
+""")
+# a constant is no variable of the function
+constant = _bind_weight(SHARED["one transpose for two matmuls"])
+SHARED["one transpose of a constant for two matmuls"] = constant
+TRANSPOSE_STAYS = {
+    "a transpose with an elementwise user",
+    "a transpose that is also returned",
+    "a transpose that is both operands",
+}
+# w is computed in the earlier block and is not an output of it
+OutOfSight = relax_module(
+    "@impure\ndef main(x: (4, 6), start: (7, 6)):" + LATER_BLOCK.format(w="w = R.negative(start)")
 )
 # as Rewritten; the transpose of `a`, which becomes a new variable, has two users
 SharedRewritten = relax_module(
@@ -802,18 +785,6 @@ def main(x: (3, 4, 3), y: (2, 3), w: (3, 3, 3)):
 """)
 
 
-# name -> (module, products, transposes that must stay)
-SHARED = {
-    "one transpose for two matmuls": (TwoMatmuls, 2, 0),
-    "a transpose with an elementwise user": (AlsoElsewhere, 1, 1),
-    "a transpose that is also returned": (AlsoReturned, 1, 1),
-    "a transpose in an earlier dataflow block": (LaterBlock, 1, 0),
-    "a transpose that is both operands": (BothSides, 1, 1),
-    "one transpose of a constant for two matmuls": (SharedConstant, 2, 0),
-    "one transpose for two matmuls, of a w that was written before": (WrittenBefore, 2, 0),
-}
-
-
 def _judge_own(impl, mod: IRModule, title: str, *, if_ill_formed: str = "", **looks) -> None:
     """Judge the pass of the answer's own_transposes and of the reference's two steps: needs no other exercise."""
 
@@ -821,7 +792,11 @@ def _judge_own(impl, mod: IRModule, title: str, *, if_ill_formed: str = "", **lo
         own = partial(impl.own_transposes, fires=reference.may_fuse)
         owned = expect.apply(own, given, "Your own_transposes", if_ill_formed)
         try:
-            return _finish(owned, given)
+            grouped = reference.group(owned, reference.may_fuse)
+            old = {gv.name_hint for gv in given.get_global_vars()}
+            functions = {gv.name_hint: func for gv, func in grouped.functions_items()}
+            composites = {name: func for name, func in functions.items() if name not in old}
+            return reference.generate(grouped, composites)
         except Exception as error:
             raise OWN.failed(
                 f"With your own_transposes, the pass stops on {title}: {last_line(error)}",
@@ -836,20 +811,13 @@ def _judge_own(impl, mod: IRModule, title: str, *, if_ill_formed: str = "", **lo
     judge_pass(transform, mod, "The pass with your own_transposes", title, **looks)
 
 
-def _finish(owned: IRModule, mod: IRModule) -> IRModule:
-    """`owned`, which own_transposes made of `mod`, after the reference's two steps."""
-    grouped = reference.group(owned, reference.may_fuse)
-    old = {gv.name_hint for gv in mod.get_global_vars()}
-    composites = {gv.name_hint: f for gv, f in grouped.functions_items() if gv.name_hint not in old}
-    return reference.generate(grouped, composites)
-
-
 def test_3_5_fuses_every_matmul(impl) -> None:
     """each matmul is fused, the results stay the same, and a transpose stays only where something still uses it"""
     why = "Every matmul can read w as it is stored, also where the old transpose stays for another user. A transpose "
     why += "that nothing uses must go: it would still read w and write a copy."
-    for title, (mod, products, kept) in SHARED.items():
-        calls = {"matmul": 0, "permute_dims": kept, "NT_matmul": products}
+    for title, mod in SHARED.items():
+        products = count_calls(mod)["matmul"]
+        calls = {"matmul": 0, "permute_dims": int(title in TRANSPOSE_STAYS), "NT_matmul": products}
         _judge_own(impl, mod, title, calls=calls, why=why)
 
 
@@ -889,8 +857,7 @@ def test_3_5_leaves_other_modules_alone(impl) -> None:
 
 def observe_3_5(impl):
     own = partial(impl.own_transposes, fires=reference.may_fuse)
-    modules = TwoMatmuls, AlsoElsewhere, AlsoReturned, Overwritten, OutOfSight, Rewritten
-    modules += SharedConstant, WrittenBefore, SharedRewritten
+    modules = *SHARED.values(), Overwritten, OutOfSight, Rewritten, SharedRewritten
     return observe_pass(lambda: own, *modules)
 
 
@@ -988,40 +955,31 @@ def observe_3_6(impl):
         state, details = _try_careless(impl)
         return f"{state} {len(details) > 0}"
 
-    return [outcome, lambda: _describe_arguments(impl)]
+    def arguments() -> str:
+        largest = max(_read_example(impl)[1], key=lambda a: a.ndim)
+        constant = np.all(largest == largest.flat[0])
+        return f"{largest.ndim} dimensions, {'constant' if constant else 'varied'}"
 
-
-def _describe_arguments(impl) -> str:
-    _, arrays = _read_example(impl)
-    largest = max(arrays, key=lambda a: a.ndim)
-    constant = np.all(largest == largest.flat[0])
-    return f"{largest.ndim} dimensions, {'constant' if constant else 'varied'}"
+    return [outcome, arguments]
 
 
 # --- 3.7 bytes saved --------------------------------------------------------------------------------
 
 
-def _count_bytes_saved(config: str, dtype: str) -> tuple[int, list[tuple[int, int]]]:
-    """(bytes that fusing saves per decode step, counted by chapter 1; shapes of the transposed weights)."""
-    sizes = {"tiny": 500, "llama3-8b": 128256}
-    bound = {"context_window": 64, "vocab_size": sizes[config]}
-    mod, weights = decoder(config, dtype, functions=["decode"])
-    before, after = (
-        walk_the_ir.scoreboard(m, bound).row("decode")
-        for m in (mod, reference.FuseTransposeMatmul()(mod))
-    )
-    moved = before.read + before.written - after.read - after.written
-    linear = [shape for name, shape, _ in weights if len(shape) == 2 and "embed" not in name]
-    return moved, linear
-
-
 def test_3_7_prediction_is_what_is_counted(impl) -> None:
     """the predicted saving is what chapter 1's scoreboard counts"""
-    for config, dtype, itemsize in (("tiny", "float32", 4), ("llama3-8b", "float16", 2)):
-        counted, shapes = _count_bytes_saved(config, dtype)
+    cases = ("tiny", "float32", 4, 500), ("llama3-8b", "float16", 2, 128256)
+    for config, dtype, itemsize, vocab_size in cases:
+        sizes = {"context_window": 64, "vocab_size": vocab_size}
+        mod, weights = decoder(config, dtype, functions=["decode"])
+        before, after = (
+            walk_the_ir.scoreboard(one, sizes).row("decode")
+            for one in (mod, reference.FuseTransposeMatmul()(mod))
+        )
+        linear = [shape for name, shape, _ in weights if len(shape) == 2 and "embed" not in name]
         MEASURE.predicted(
-            impl.bytes_saved(shapes, itemsize),
-            counted,
+            impl.bytes_saved(linear, itemsize),
+            before.read + before.written - after.read - after.written,
             f"Your bytes_saved is not what the scoreboard counts for a decode step of {config} in {dtype}.",
             why="Compare kernel by kernel. What does the transpose read, and what does it write? What does the "
             "matmul read before the pass, and after it? Each weight of the list counts, equal ones too.",

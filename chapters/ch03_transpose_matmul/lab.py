@@ -6,10 +6,10 @@
 # them. Otherwise it runs the reference.
 
 # %%
-import tvm
 from tvm import relax
 
 from chapters.kit.cases.example_programs import linear_layer
+from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_generator import Generator
 from chapters.kit.draw.display import display
@@ -57,33 +57,22 @@ display(
 
 
 # %%
-def small(build) -> tvm.IRModule:
-    """Return a module whose main(x, w) is what `build(builder, x, w)` emits. x and w are (6, 6)."""
-    x, w = (relax.Var(name, relax.TensorType((6, 6), "float32")) for name in "xw")
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            outs = [builder.emit_output(out) for out in build(builder, x, w)]
-        builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
-    return builder.get()
-
-
-def x_times_its_own(builder, x, w):
-    return [relax.op.matmul(x, builder.emit(relax.op.permute_dims(x)))]
-
-
-def shared(builder, x, w):
-    wt = builder.emit(relax.op.permute_dims(w))
-    return [relax.op.matmul(x, wt), relax.op.matmul(w, wt)]
-
-
-def also_returned(builder, x, w):
-    wt = builder.emit(relax.op.permute_dims(w))
-    return [relax.op.matmul(x, wt), relax.op.negative(wt)]
-
-
-def written_otherwise(builder, x, w):
-    return [relax.op.matmul(x, builder.emit(relax.op.permute_dims(w, [-1, -2])))]
+small = {
+    "x_times_its_own": "out = R.matmul(x, R.permute_dims(x))",
+    "shared": """
+        wt = R.permute_dims(w)
+        a = R.matmul(x, wt)
+        b = R.matmul(w, wt)
+        return a, b""",
+    "also_used": """
+        wt = R.permute_dims(w)
+        gv = R.matmul(x, wt)
+        b = R.negative(wt)
+        return gv, b""",
+    "written_otherwise": "out = R.matmul(x, R.permute_dims(w, [-1, -2]))",
+}
+for name, body in small.items():
+    small[name] = relax_module(f"def main(x: (6, 6), w: (6, 6)):\n        {body}")
 
 
 def outcome(fuse, mod) -> str:
@@ -94,18 +83,15 @@ def outcome(fuse, mod) -> str:
     return f"{calls.get('relax.matmul', 0)} matmul, {calls.get('relax.permute_dims', 0)} permute_dims left"
 
 
-for build in (x_times_its_own, shared, also_returned, written_otherwise):
-    mod = small(build)
+for name, mod in small.items():
     theirs = outcome(relax.transform.FuseTransposeMatmul(), mod)
-    print(
-        f"{build.__name__:<18} TVM: {theirs:<32} ours: {outcome(chapter.FuseTransposeMatmul(), mod)}"
-    )
+    print(f"{name:<18} TVM: {theirs:<32} ours: {outcome(chapter.FuseTransposeMatmul(), mod)}")
 
 # %% [markdown]
-# The transpose of `also_returned` has a second user. Our pass fuses the matmul, and keeps the transpose for the other:
+# The transpose of `also_used` has a second user. Our pass fuses the matmul, and keeps the transpose for the other:
 
 # %%
-mod = small(also_returned)
+mod = small["also_used"]
 display(diff(mod["main"], chapter.FuseTransposeMatmul()(mod)["main"]))
 
 # %% [markdown]

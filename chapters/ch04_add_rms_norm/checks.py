@@ -28,6 +28,7 @@ from chapters.ch04_add_rms_norm.check_cases import (
 )
 from chapters.ch04_add_rms_norm.given import AddNorm
 from chapters.checking import expect
+from chapters.checking.attributes import keeps_module_facts
 from chapters.checking.expect import Section
 from chapters.checking.gpu_kernels import engines, parsed
 from chapters.checking.judge import judge_pass, observe_pass
@@ -545,6 +546,12 @@ def observe_4_2(impl):
     def describe(*case):
         return [np.round(a, 1).reshape(-1)[:12].tolist() for a in run_kernel(*case)]
 
+    def rounding_error() -> float:
+        """The largest error in units, to a tenth; 0 if it is that of one rounding."""
+        arrays = draw_inputs((2, 1, 1024), "float16", 3)
+        off = _measure_units(run_kernel(arrays, 64)[0], reference(*arrays, 1e-5)[0])
+        return round(off, 1) if off >= 0.55 else 0.0
+
     return [
         lambda: describe(_draw_small((2, 1, 256), 0.3), 64, 0.5),
         lambda: describe(draw_inputs((1, 2, 100), "float32"), 32),
@@ -553,17 +560,10 @@ def observe_4_2(impl):
         lambda: describe(_big_case(60.0), 64),
         lambda: np.unique(run_kernel(_rounding_case(), 64)[0]).tolist(),
         lambda: [impl.elements_per_thread(*held) for held in HELD],
-        lambda: _rounding_error(run_kernel),
+        rounding_error,
         lambda: _steps_between_threads(_build(impl, (1, 1, 256), "float16", 64)),
         lambda: describe(_draw_small((2, 1, 64), 0.0), 64, 0.5),  # without epsilon, 0 / 0
     ]
-
-
-def _rounding_error(run_kernel) -> float:
-    """The largest error in units, to a tenth; 0 if it is that of one rounding."""
-    arrays = draw_inputs((2, 1, 1024), "float16", 3)
-    off = _measure_units(run_kernel(arrays, 64)[0], reference(*arrays, 1e-5)[0])
-    return round(off, 1) if off >= 0.55 else 0.0
 
 
 # --- 4.3 and 4.6 ----------------------------------------------------------------------------------
@@ -703,24 +703,6 @@ def _describe_two_norms(mod: tvm.IRModule) -> list[str]:
     return [f"{differ} {state}", facts]
 
 
-def _describe_dispatch(mod: tvm.IRModule) -> list[str]:
-    """What becomes of `mod` after FuseAsUpstream, and the types of its parameters."""
-    expect.returns_module(mod, "breaks_the_dispatch")
-    state, result = _try_upstream(mod)
-    types = sorted({str(param.ty) for param in mod["main"].params})
-    return [f"{state}, sum outside: {'outside DataflowBlock' in str(result)}", str(types)]
-
-
-def _try_without_choice(mod: tvm.IRModule):
-    """As `_try_upstream`, but each kernel serves each tensor of rank 3, so FuseAsUpstream cannot choose a wrong one."""
-
-    def serves_all(dims, *facts):
-        return sound.cpu_kernel([tirx.Var("rows", "int64"), tirx.Var("more", "int64")], *facts)
-
-    with mock.patch.object(as_upstream, "cpu_kernel", serves_all):
-        return _try_upstream(mod)
-
-
 def observe_4_3(impl):
     shown = cache(lambda: _describe_two_norms(impl.two_norms()))
     return [lambda: shown()[0], lambda: shown()[1]]
@@ -747,7 +729,13 @@ def test_4_6_breaks_the_dispatch(impl) -> None:
         why="The pass looks at the first dimension only. If it is 1, it calls the kernel for (1, n, hidden), else the "
         "kernel for (n, 1, hidden). Which shape is neither?",
     )
-    state, result = _try_without_choice(mod)
+
+    def serves_all(dims, *facts):
+        """A kernel for each tensor of rank 3, so that FuseAsUpstream cannot choose a wrong one."""
+        return sound.cpu_kernel([tirx.Var("rows", "int64"), tirx.Var("more", "int64")], *facts)
+
+    with mock.patch.object(as_upstream, "cpu_kernel", serves_all):
+        state, result = _try_upstream(mod)
     why = "The exercise is about the choice between the two kernels, so it must be the only fault."
     if "outside DataflowBlock" in str(result):
         why = SUM_STAYS_INSIDE
@@ -767,8 +755,14 @@ def test_4_6_breaks_the_dispatch(impl) -> None:
 
 
 def observe_4_6(impl):
-    verdict = cache(lambda: _describe_dispatch(impl.breaks_the_dispatch()))
-    return [lambda: verdict()[0], lambda: verdict()[1]]
+    def outcome() -> str:
+        state, result = _try_upstream(impl.breaks_the_dispatch())
+        return f"{state}, sum outside: {'outside DataflowBlock' in str(result)}"
+
+    def types() -> list[str]:
+        return sorted({str(param.ty) for param in impl.breaks_the_dispatch()["main"].params})
+
+    return [outcome, types]
 
 
 # --- 4.4 ------------------------------------------------------------------------------------------
@@ -849,23 +843,24 @@ def _equal_keys(one: tuple, other: tuple) -> bool:
         ) from None
 
 
+def _check_keys(impl, cases: Iterator[tuple[str, dict, dict, str]], wanted: str) -> None:
+    """The two pairs of each of `cases` get `wanted` keys, "equal" or "different"."""
+    for pairs, *both, why in cases:
+        one, other = (impl.kernel_key(_match_pair(**facts)) for facts in both)
+        found = "equal" if _equal_keys(other, one) else "different"
+        what = f"{pairs} get {found} keys from your kernel_key."
+        yours = repr(one) if found == "equal" else f"{one!r} and {other!r}"
+        DISPATCH.that(found == wanted, what, expected=f"{wanted} keys", yours=yours, why=why)
+
+
 def test_4_4_different_kernels_have_different_keys(impl) -> None:
     """pairs that need different kernels get different keys"""
-    for pairs, *both, why in _list_different():
-        one, other = (impl.kernel_key(_match_pair(**facts)) for facts in both)
-        what = f"{pairs} get equal keys from your kernel_key."
-        wanted = "different keys"
-        DISPATCH.that(not _equal_keys(other, one), what, expected=wanted, yours=repr(one), why=why)
+    _check_keys(impl, _list_different(), "different")
 
 
 def test_4_4_one_kernel_where_one_will_do(impl) -> None:
     """pairs that need the same kernel get equal keys"""
-    for pairs, *both, why in _list_alike():
-        one, other = (impl.kernel_key(_match_pair(**facts)) for facts in both)
-        what = f"{pairs} get different keys from your kernel_key."
-        wanted = "equal keys"
-        yours = f"{one!r} and {other!r}"
-        DISPATCH.that(_equal_keys(other, one), what, expected=wanted, yours=yours, why=why)
+    _check_keys(impl, _list_alike(), "equal")
 
 
 def _make_two(epsilons=(1e-5, 0.5), hidden=(64, 64)) -> tvm.IRModule:
@@ -878,20 +873,12 @@ def _make_two(epsilons=(1e-5, 0.5), hidden=(64, 64)) -> tvm.IRModule:
     return relax_module(text)
 
 
-def _fuse_with_key(impl, mod: tvm.IRModule) -> tvm.IRModule:
-    """The reference's pass with the answer's key, so that the key alone is judged."""
-    kept = sound.kernel_key
-    sound.kernel_key = impl.kernel_key
-    try:
-        return sound.FuseAddRMSNorm(LLVM)(mod)
-    finally:
-        sound.kernel_key = kept
-
-
 def test_4_4_two_norms_two_kernels(impl) -> None:
     """in one module, each norm gets its own epsilon and size"""
     for fact, mod in (("epsilon", _make_two()), ("hidden size", _make_two((1e-5, 1e-5), (64, 96)))):
-        fused = _fuse_with_key(impl, mod)
+        # the reference's pass with the answer's key, so that the key alone is judged
+        with mock.patch.object(sound, "kernel_key", impl.kernel_key):
+            fused = sound.FuseAddRMSNorm(LLVM)(mod)
         expect.well_formed(fused, "The pass with your key")
         arrays = {name: arguments(mod[name]) for name in ("main", "other")}
         for name, given in arrays.items():
@@ -962,13 +949,10 @@ SHAPES = [
 
 def test_4_5_fuses_every_shape(impl) -> None:
     """prefill, decode, and every other arrangement of rows"""
+    looks = {"calls": ONE, "runs": False, "read": DISPATCH}
+    looks["why"] = "With one block per row, a kernel serves any rank and any leading dimensions."
     for shape, name in SHAPES:
-        why = "With one block per row, a kernel serves any rank and any leading dimensions."
-        pair, looks = (
-            unfused_add_norm(shape, "float32"),
-            {"calls": ONE, "runs": False, "read": DISPATCH},
-        )
-        fused = _judge_fuse(impl, pair, f"a pair on {shape}", why=why, **looks)
+        fused = _judge_fuse(impl, unfused_add_norm(shape, "float32"), f"a pair on {shape}", **looks)
         why = "`kernel_of` names the kernel by its shape, with kernel_name."
         what = f"The module has other kernels than the one for {shape}."
         DISPATCH.equal(list(kernels(fused)), [name], what, why=why)
@@ -1162,25 +1146,18 @@ def test_4_5_keeps_the_numbers(impl) -> None:
         _judge_fuse(impl, mod, title)
 
 
-def _make_company() -> tvm.IRModule:
-    """A pair in a function with attributes, a function without a pair, and a kernel that already has the name."""
+def test_4_5_keeps_its_company(impl) -> None:
+    """attributes, other functions, and a kernel that already has the name, all stay"""
     body = f'R.func_attr({{"num_input": 2}})\n{PAIR.replace("1e-5", "0.25")}return total, norm'
     text = write_function(body, dtype="float32", name="decode")
     text += write_function("other = R.negative(x1)", dtype="float32", name="other")
     mod = relax_module(text).with_attr("model", "two functions")
     mod["fuse_add_norm_decode"] = sound.cpu_kernel(_make_row_dims((2, 1)), 64, "float32", 1e-3)
-    return mod
-
-
-def test_4_5_keeps_its_company(impl) -> None:
-    """attributes, other functions, and a kernel that already has the name, all stay"""
-    mod = _make_company()
     fused = _judge_fuse(impl, mod, "a module with attributes and other functions", runs=False)
     what = "After your pass, the function has lost its attribute num_input."
     why = "Later passes read it: it says which parameters are weights."
     PLACE.equal(dict(fused["decode"].attrs).get("num_input"), 2, what, why=why)
-    what = "After your pass, the module has lost its attribute `model`."
-    PLACE.equal(str(fused.attrs["model"]), "two functions", what, why="Later passes may read it.")
+    keeps_module_facts(fused, mod, "Your pass")
     for name in ("other", "fuse_add_norm_decode"):
         what = f"{WHOSE} changed the function `{name}`, which has no pair."
         why = "Functions that call it would now compute something else."
@@ -1211,10 +1188,8 @@ def test_4_5_costs_less(impl) -> None:
 
 def test_4_5_leaves_targets_without_kernels_alone(impl) -> None:
     """a target that has neither threads nor LLVM gets its module back"""
-    mod, title = (
-        unfused_add_norm(("n", 1, 64), "float32"),
-        'a pair for the target "c", which has no kernel,',
-    )
+    mod = unfused_add_norm(("n", 1, 64), "float32")
+    title = 'a pair for the target "c", which has no kernel,'
     why = "Unfused, the module compiles for this target."
     _judge_fuse(impl, mod, title, Target("c"), stays=True, why=why, read=NOT_FIRE)
 

@@ -350,7 +350,9 @@ def find_sites(func: relax.Function, match: Match) -> list[Site]:
         moving = {pair.total for _, pair in pairs}
         for last, pair in pairs:
             between = range(place[pair.total] + 1, last)
-            first = next((i for i in between if _reads(bindings[i], pair.total)), last)
+            # free_vars also sees what is used inside a branch or a nested function
+            used = ((i, relax.analysis.free_vars(bindings[i].value)) for i in between)
+            first = next((i for i, variables in used if pair.total in variables), last)
             known = place.get(pair.weight, -1) if isinstance(pair.weight, relax.Var) else -1
             if known >= first or pair.weight in moving:
                 continue
@@ -373,11 +375,6 @@ def _pairs_of(bindings: list[relax.Binding], match: Match) -> Iterator[tuple[int
             taken.add(pair.total)
             yield position, pair
         bound[binding.var] = binding.value
-
-
-def _reads(binding: relax.Binding, var: relax.Var) -> bool:
-    """Whether the value of `binding` uses `var`, directly or inside a branch or a nested function."""
-    return var in relax.analysis.free_vars(binding.value)
 
 
 class SiteRewriter(PyExprMutator):

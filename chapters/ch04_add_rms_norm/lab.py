@@ -8,7 +8,7 @@
 
 # %%
 import dataclasses
-import time
+import timeit
 
 import numpy as np
 import tvm
@@ -16,6 +16,7 @@ from tvm import relax
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
 from chapters.kit.cases.example_programs import unfused_add_norm
+from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.display import display
 from chapters.kit.draw.kernel_picture import kernel_picture
@@ -164,13 +165,11 @@ display(diff(FuseAsUpstream()(two)["main"], add_norm.FuseAddRMSNorm("llvm")(two)
 from tvm.s_tir import dlight  # noqa: E402
 
 target = llvm_host()["target"]
-norm_only = relax.BlockBuilder()
-row = relax.Var("row", relax.TensorType((1, 1, 4096), "float32"))
-scale = relax.Var("scale", relax.TensorType((4096,), "float32"))
-with norm_only.function("main", [row, scale]):
-    out = norm_only.emit(relax.op.nn.rms_norm(row, scale, axes=[-1]))
-    norm_only.emit_func_output(out)
-plain = relax.transform.LegalizeOps()(norm_only.get())
+norm_only = relax_module("""
+def main(row: (1, 1, 4096), scale: (4096,)):
+    out = R.nn.rms_norm(row, scale, axes=[-1])
+""")
+plain = relax.transform.LegalizeOps()(norm_only)
 with target:
     stock = dlight.ApplyDefaultSchedule(dlight.cpu.Reduction())(plain.clone())
 
@@ -179,10 +178,7 @@ def seconds(mod):
     main = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())["main"]
     arrays = [tvm.runtime.tensor(np.ones(s, "float32")) for s in ((1, 1, 4096), (4096,))]
     main(*arrays)
-    start = time.perf_counter()
-    for _ in range(3):
-        main(*arrays)
-    return (time.perf_counter() - start) / 3
+    return timeit.timeit(lambda: main(*arrays), number=3) / 3
 
 
 slow, fast = seconds(stock), seconds(plain)

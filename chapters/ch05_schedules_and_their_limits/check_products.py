@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import statistics
@@ -18,9 +17,16 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
 from chapters.kit.bench.timing import time_call
-from chapters.kit.cases.guard_zones import compile_once, run_compiled
+from chapters.kit.cases.guard_zones import QUICK_HERE, compile_once, run_compiled
 from chapters.kit.cpu.vector_registers import vector_registers
-from chapters.kit.ir.tensor_ir import count, loads, nodes, substitute
+from chapters.kit.ir.tensor_ir import (
+    innermost_blocks,
+    loads,
+    mentions,
+    nodes,
+    substitute,
+    summed_values,
+)
 from chapters.kit.machine import llvm_host
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 
@@ -53,10 +59,13 @@ def draw(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 
-def run(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, target: Target) -> np.ndarray:
-    """The result of a kernel (w, x, out). Raises WroteOutside as `run_compiled` does."""
+def run(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The result of a kernel (w, x, out). Raises WroteOutside as `run_compiled` does.
+
+    LLVM does not optimize it: that takes ten seconds where a schedule unrolls a tile without vectors.
+    """
     poison = np.full((*x.shape[:-1], len(w)), np.nan, "float32")
-    return run_compiled(tvm.IRModule({"main": func}), [w, x, poison], target)[2]
+    return run_compiled(tvm.IRModule({"main": func}), [w, x, poison], QUICK_HERE)[2]
 
 
 def name_blocks(func: tirx.PrimFunc) -> set[str]:
@@ -91,36 +100,38 @@ class LoopOfSums:
 
 def find_sums(func: tirx.PrimFunc) -> list[tuple[SBlockRealize, list[LoopOfSums]]]:
     """Each block that adds up the product, with the loops around it, outermost first; copies are left out."""
-    loops = list(reversed(nodes(func.body, tirx.For)))
     found = []
-    for realize in nodes(func.body, SBlockRealize):
-        block = realize.block
-        if not block.name_hint.startswith("NT_matmul") or block.name_hint.endswith(COPIES):
-            continue
-        values = zip(block.iter_vars, realize.iter_values, strict=True)
-        along_k = [value for axis, value in values if axis.iter_type == axis.CommReduce]
-        around = [
-            LoopOfSums(one, any(count(value, one.loop_var) for value in along_k))
-            for one in loops
-            if any(inner.same_as(realize) for inner in nodes(one.body, SBlockRealize))
-        ]
-        found.append((realize, around))
+    for loops, realize in innermost_blocks(func.body):
+        name, along_k = realize.block.name_hint, summed_values(realize)
+        if name.startswith("NT_matmul") and not name.endswith(COPIES):
+            around = [LoopOfSums(one, mentions(along_k, one.loop_var)) for one in loops]
+            found.append((realize, around))
     return found
 
 
-def find_loops(func: tirx.PrimFunc) -> list[list[LoopOfSums]]:
-    return [loops for _, loops in find_sums(func)]
+def find_loops(func: tirx.PrimFunc) -> list[LoopOfSums]:
+    """The loops around all blocks that add up the product."""
+    return [one for _, loops in find_sums(func) for one in loops]
 
 
-def _indices_of_w(func: tirx.PrimFunc) -> list[tuple[list[Expr], list[LoopOfSums]]]:
-    """For each load of w: its indices in the variables of the loops around it, and these loops."""
+def _find_indices(
+    func: tirx.PrimFunc, accesses: Callable[[tirx.Stmt], list]
+) -> list[tuple[list[Expr], list[LoopOfSums]]]:
+    """For each of the `accesses` of a block that adds up the product: its indices, and the loops around the block.
+
+    The indices are in the variables of the loops.
+    """
     found = []
     for realize, loops in find_sums(func):
         values = zip(realize.block.iter_vars, realize.iter_values, strict=True)
         axes = {axis.var: value for axis, value in values}
-        for load in loads(realize.block.body, func.params[0]):
-            found.append(([substitute(index, axes) for index in load.indices], loops))
+        for access in accesses(realize.block.body):
+            found.append((substitute(list(access.indices), axes), loops))
     return found
+
+
+def _indices_of_w(func: tirx.PrimFunc) -> list[tuple[list[Expr], list[LoopOfSums]]]:
+    return _find_indices(func, lambda body: loads(body, func.params[0]))
 
 
 def vectors_along_w(func: tirx.PrimFunc) -> list[str]:
@@ -128,24 +139,22 @@ def vectors_along_w(func: tirx.PrimFunc) -> list[str]:
     found = []
     for (row, column), loops in _indices_of_w(func):
         for var in (one.loop.loop_var for one in loops if one.vectorized):
-            moves = "another row" if count(row, var) else "same"
-            found.append("next" if count(column, var) and moves == "same" else moves)
+            moves = "another row" if mentions(row, var) else "same"
+            found.append("next" if mentions(column, var) and moves == "same" else moves)
     return found
 
 
 def vectors_in_partial_sums(func: tirx.PrimFunc) -> list[bool]:
     """For each vectorized loop around sums that read w: whether it stores its sums side by side."""
-    found = []
-    for realize, loops in find_sums(func):
-        values = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-        axes = {axis.var: value for axis, value in values}
-        if not loads(realize.block.body, func.params[0]):
-            continue
-        for store in nodes(realize.block.body, tirx.BufferStore):
-            *lead, last = (substitute(index, axes) for index in store.indices)
-            for var in (one.loop.loop_var for one in loops if one.vectorized):
-                found.append(count(last, var) > 0 and not any(count(i, var) for i in lead))
-    return found
+
+    def find_stores(body: tirx.Stmt) -> list[tirx.BufferStore]:
+        return nodes(body, tirx.BufferStore) if loads(body, func.params[0]) else []
+
+    return [
+        mentions(last, var) and not mentions(lead, var)
+        for (*lead, last), loops in _find_indices(func, find_stores)
+        for var in (one.loop.loop_var for one in loops if one.vectorized)
+    ]
 
 
 def find_tiles(
@@ -183,20 +192,18 @@ def find_inits_in_steps(func: tirx.PrimFunc) -> list[str]:
 
 def copies_out_with_sums(func: tirx.PrimFunc) -> bool:
     """Whether what writes the last parameter is in the parallel loop in which the sums are."""
-    loops = [one.loop for loops in find_loops(func) for one in loops]
-    around = [loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
-    return any(count(loop.body, func.params[-1]) > 0 for loop in around)
+    around = [one.loop for one in find_loops(func) if one.loop.kind == tirx.ForKind.PARALLEL]
+    return any(mentions(loop.body, func.params[-1]) for loop in around)
 
 
 def widest_vector(func: tirx.PrimFunc) -> int:
     """The extent of the longest vectorized loop around the sums; 1 if there is none."""
-    every = (one for loops in find_loops(func) for one in loops)
-    return max([1, *(int(one.loop.extent) for one in every if one.vectorized)])
+    return max([1, *(int(one.loop.extent) for one in find_loops(func) if one.vectorized)])
 
 
 def is_parallel(func: tirx.PrimFunc) -> bool:
     """Whether the sums are in a parallel loop of several iterations; copies of x and of the result do not count."""
-    every = [one.loop for loops in find_loops(func) for one in loops]
+    every = (one.loop for one in find_loops(func))
     return any(loop.kind == tirx.ForKind.PARALLEL and int(loop.extent) > 1 for loop in every)
 
 
@@ -206,7 +213,7 @@ def sums_of_a_step(func: tirx.PrimFunc) -> list[tuple[int, int]]:
     These sums must be kept: the loops over them are inside the innermost one along k.
     """
     found = []
-    for loops in find_loops(func):
+    for _, loops in find_sums(func):
         steps = (n for n, one in enumerate(loops) if one.steps)
         inside = loops[max(steps, default=-1) + 1 :]
         lanes = math.prod(int(one.loop.extent) for one in inside if one.vectorized)
@@ -225,7 +232,7 @@ def count_loads_of_w(func: tirx.PrimFunc) -> int:
     """
     often = 1
     for index, loops in _indices_of_w(func):
-        moves = [count(index, one.loop.loop_var) > 0 for one in loops]
+        moves = [mentions(index, one.loop.loop_var) for one in loops]
         serial = [not one.written_out and not one.vectorized for one in loops]
         gone_through = [n for n in range(len(loops)) if moves[n] and serial[n]]
         last = max(gone_through, default=0)
@@ -332,20 +339,13 @@ def measure(schedules: list[Schedule | None], rows, n: int, k: int) -> list[floa
     arrays = draw(1, n, k), draw(2, *rows, k), np.zeros((*rows, n), "float32")
     w, x, out = (tvm.runtime.tensor(a) for a in arrays)
     spent: list[list[float]] = [[] for _ in kernels]
-    with _one_thread():
-        for _ in range(5):
-            for kernel, mine in zip(kernels, spent, strict=True):
-                mine.append(time_call(partial(kernel, w, x, out), threads=1))
-    return [statistics.median(mine) for mine in spent]
-
-
-@contextlib.contextmanager
-def _one_thread():
-    """Compiled kernels use one thread, then as many as before."""
-    before = tvm.get_global_func("runtime.NumThreads")()
+    threads = tvm.get_global_func("runtime.NumThreads")()
     configure = tvm.get_global_func("runtime.config_threadpool")
     configure(USE_BIG_CORES, 1)
     try:
-        yield
+        for _ in range(5):
+            for kernel, mine in zip(kernels, spent, strict=True):
+                mine.append(time_call(partial(kernel, w, x, out), threads=1))
     finally:
-        configure(USE_BIG_CORES, before)
+        configure(USE_BIG_CORES, threads)
+    return [statistics.median(mine) for mine in spent]

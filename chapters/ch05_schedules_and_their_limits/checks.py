@@ -22,7 +22,7 @@ from chapters.checking.expect import Section
 from chapters.checking.interpret import OutOfBounds, interpret
 from chapters.checking.programs import listing
 from chapters.kit.cases.example_programs import matmul_bias, row_sums
-from chapters.kit.cases.guard_zones import WroteOutside, run_compiled
+from chapters.kit.cases.guard_zones import QUICK_HERE, WroteOutside, run_compiled
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.ir.tensor_ir import nodes, substitute
@@ -495,15 +495,6 @@ def observe_5_5(impl):
 ROWS = ((4, 24), (3, 40), (1, 8), (5, 4))  # the last two: a single row, a single group
 
 
-def _check_row_sums(scheduled: Callable, impl, whose: str) -> None:
-    """What `scheduled(impl, sizes)` makes gives the sums of the rows of A for all ROWS, interpreted and compiled."""
-    for sizes in ROWS:
-        a = np.random.default_rng(0).integers(-99, 99, sizes, dtype=np.int32)
-        given, size = [a, np.full(sizes[0], -12345, np.int32)], f"{sizes[0]} rows of {sizes[1]}"
-        hint = "loops that cover each row once"
-        _check_result(scheduled(impl, sizes), given, a.sum(axis=1), whose, size, hint, ROWWISE)
-
-
 def _columns_of_sums(sch: s_tir.Schedule, name: str) -> dict[tuple[int, ...], list[int]]:
     """For each partial sum, by its index in its buffer: the columns of A that block `name` adds to it, in order."""
     at, loops, simplify = _bindings(sch, name), loops_of(sch, name), tvm.sym.Analyzer().simplify
@@ -573,7 +564,11 @@ def test_5_6_gives_each_lane_its_columns(impl) -> None:
 
 def test_5_6_computes_the_same(impl) -> None:
     """the numbers are the same"""
-    _check_row_sums(lambda *given: _split_sums(*given)[0], impl, "partial_sums")
+    for sizes in ROWS:
+        a = np.random.default_rng(0).integers(-99, 99, sizes, dtype=np.int32)
+        given, size = [a, np.full(sizes[0], -12345, np.int32)], f"{sizes[0]} rows of {sizes[1]}"
+        sch, hint = _split_sums(impl, sizes)[0], "loops that cover each row once"
+        _check_result(sch, given, a.sum(axis=1), "partial_sums", size, hint, ROWWISE)
 
 
 def test_5_6_returns_the_block(impl) -> None:
@@ -648,7 +643,15 @@ def _check_numbers(schedule, cases, whose: str) -> None:
     for said, rows, n, k in cases:
         w, x = products.draw(n, n, k), products.draw(k, *rows, k)
         func = _apply(schedule, products.make_unscheduled(said, n, k), target, whose)
-        found = _run_product(func, w, x, whose)
+        try:
+            found = products.run(func, w, x)
+        except WroteOutside:
+            raise FAST.failed(
+                f"After {whose}, the kernel writes outside its result for x of shape {x.shape} and w of shape "
+                f"{w.shape}.",
+                expected="a predicate, or a copy of only as many rows as there are",
+                why="The last tile is larger than what is left of the result.",
+            ) from None
         what = f"After {whose}, the kernel gives other numbers for x of shape {(*rows, k)} and w of shape {(n, k)}."
         why = "A schedule must not change the result, also where a size is not a multiple of the tile."
         FAST.close(
@@ -662,22 +665,11 @@ def _check_block_behind(schedule, said, rows, whose: str) -> None:
     target = llvm_host()["target"]
     func = _apply(schedule, products.make_unscheduled(said, 24, 40, bias=True), target, whose)
     arrays = [w, x, bias, np.full((*rows, 24), np.nan, "float32")]
-    found = run_compiled(tvm.IRModule({"main": func}), arrays, target)[3]
+    found = run_compiled(tvm.IRModule({"main": func}), arrays, QUICK_HERE)[3]
     exact = x.astype("float64") @ w.astype("float64").T + bias
     what = f"After {whose}, a kernel in which a second block adds a bias to NT_matmul gives other numbers."
     why = "Chapter 9 gives your schedule such kernels. Schedule NT_matmul, and leave the second block as it is."
     FAST.close(found, exact, what, rtol=1e-4, atol=1e-4, why=why)
-
-
-def _run_product(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, whose: str) -> np.ndarray:
-    try:
-        return products.run(func, w, x, llvm_host()["target"])
-    except WroteOutside:
-        raise FAST.failed(
-            f"After {whose}, the kernel writes outside its result for x of shape {x.shape} and w of shape {w.shape}.",
-            expected="a predicate, or a copy of only as many rows as there are",
-            why="The last tile is larger than what is left of the result.",
-        ) from None
 
 
 def _check_width(schedule, rows, whose: str) -> None:
@@ -791,8 +783,7 @@ def observe_5_7(impl):
 def _observe_schedule(schedule, rows):
     def describe_loops(target, rows):
         func = schedule(products.make_unscheduled(rows, 64, 64), target)
-        loops = [one for loops in products.find_loops(func) for one in loops]
-        vectors = [int(one.loop.extent) for one in loops if one.vectorized]
+        vectors = [int(one.loop.extent) for one in products.find_loops(func) if one.vectorized]
         threads = products.is_parallel(func), sorted(products.name_blocks(func))
         along = products.vectors_along_w(func), products.vectors_in_partial_sums(func)
         return vectors, along, products.sums_of_a_step(func), threads
@@ -800,7 +791,7 @@ def _observe_schedule(schedule, rows):
     def numbers(rows):
         target = llvm_host()["target"]
         func = schedule(products.make_unscheduled(rows, 24, 32), target)
-        out = products.run(func, products.draw(1, 24, 32), products.draw(2, *rows, 32), target)
+        out = products.run(func, products.draw(1, 24, 32), products.draw(2, *rows, 32))
         return np.round(out, 2).tolist()
 
     return [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-import textwrap
 import traceback
 from collections.abc import Callable
-from functools import lru_cache, partial, reduce
+from functools import cache, lru_cache, partial, reduce
+from inspect import cleandoc
 from pathlib import Path
 from unittest import mock
 
@@ -24,11 +24,13 @@ from chapters.checking.expect import Section
 from chapters.checking.interpret import OutOfBounds, interpret
 from chapters.checking.programs import listing
 from chapters.kit.cases.guard_zones import run_compiled
+from chapters.kit.cases.tir_text import write_block, write_function, write_loops
 from chapters.kit.cpu import int8_matmul
 from chapters.kit.cpu.vnni import register
 from chapters.kit.ir.block_site import locate
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.ir.parse_alone import from_source
+from chapters.kit.ir.region_cover import find_undeclared
 from chapters.kit.ir.tensor_ir import mentions, nodes, substitute, with_fields
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line, locate_error
@@ -48,34 +50,6 @@ NOT_FIRE = Section(LESSON, "When it must not fire")
 
 # --- programs -------------------------------------------------------------------------------------
 
-_PROGRAM = """
-@T.prim_func(s_tir=True)
-def main(
-    A: T.Buffer((4, 3), "int32"), B: T.Buffer((5, 3), "int32"), C: T.Buffer({C}, "int32"),
-    J: T.Buffer((5,), "int32"), E: T.Buffer((4, 5), "int32"), D: T.Buffer({D}, "int32"){extra},
-):
-    T.func_attr({{"tirx.noalias": True, "kept": 7}})
-    {allocation}
-{before}
-    for i, j, k in T.grid(4, 5, 3):
-        with T.sblock("matmul"):
-            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-            with T.init():
-                {total} = {init}
-            {total} = {step}
-{between}
-{epilogue}
-{after}
-"""
-
-_LOOPS = """
-for i, j in T.grid({loops}):
-    with T.sblock("{name}"):
-        {axes}
-        {body}
-"""
-
-
 _ELEMENT = {"A": "[vi, vk]", "B": "[vj, vk]"}
 
 
@@ -85,17 +59,15 @@ def _add_indices(text: str) -> str:
     return re.sub(bare, lambda m: m[0] + _ELEMENT.get(m[0], "[vi, vj]"), text)
 
 
-AXES_IN_ORDER = 'vi, vj = T.axis.remap("SS", [i, j])'
-
-
 AXES_IN_4_BY_5 = "vi, vj = T.axis.spatial(4, i), T.axis.spatial(5, j)"
 
 
-def nest(body: str, name: str = "bias", axes: str = AXES_IN_ORDER, loops: str = "4, 5") -> str:
+def nest(body: str, name: str = "bias", axes: str = "", loops: str = "i 4, j 5") -> str:
     """Two loops around a block; in its body, `temp` is temp[vi, vj] (see `_add_indices`)."""
-    return _LOOPS.format(name=name, axes=axes, body=_add_indices(body), loops=loops)
+    return write_block(name, loops, cleandoc(_add_indices(body)), axes=cleandoc(axes))
 
 
+@cache  # parsing takes longer than most questions about a program
 def program(
     epilogue: str = "D = temp + C",
     *,
@@ -106,8 +78,10 @@ def program(
     before: str = "",
     between: str = "",
     after: str = "",
-    axes: str = AXES_IN_ORDER,
-    loops: str = "4, 5",
+    axes: str = "",
+    loops: str = "i 4, j 5",
+    allocation: str | None = None,
+    extra: str = "",
     **shapes: str,
 ) -> tirx.PrimFunc:
     """A (4, 5) matrix product over 3 steps, an epilogue (a line or a whole nest), and other blocks around them.
@@ -116,18 +90,19 @@ def program(
     """
     if "\n" not in epilogue:
         epilogue = nest(epilogue, axes=axes, loops=loops)
-    parts = {"before": before, "between": between, "epilogue": epilogue, "after": after}
-    text = _PROGRAM.format(
-        **{name: textwrap.indent(part.strip("\n"), "    ") for name, part in parts.items()},
-        total=total,
-        step=_add_indices(step),
-        init=_add_indices(init),
-        C=shapes.get("C", "(4, 5)"),
-        D=shapes.get("D", "(4, 5)"),
-        extra=shapes.get("extra", ""),
-        allocation=shapes.get("allocation", f'temp = T.sblock_alloc_buffer({temp}, "int32")'),
-    )
-    return from_source(text)
+    buffers = dict.fromkeys("ABCJED", "(4, 5)") | {"A": "(4, 3)", "B": "(5, 3)", "J": "(5,)"}
+    buffers = {name: f'{shape}, "int32"' for name, shape in (buffers | shapes).items()}
+    step, init = (f"{total} = {_add_indices(value)}" for value in (step, init))
+    if allocation is None:
+        allocation = f'temp = T.sblock_alloc_buffer({temp}, "int32")'
+    parts = [
+        'T.func_attr({"tirx.noalias": True, "kept": 7})',
+        cleandoc(allocation),
+        before,
+        write_block("matmul", "i 4, j 5, k 3", step, init=init),
+        *(between, epilogue, after),
+    ]
+    return from_source(write_function(buffers, *parts, more=extra))
 
 
 def other(body: str) -> str:
@@ -431,35 +406,27 @@ _MORE = """vi, vj = T.axis.remap("SS", [i, j])
 
 def _enclose(written: str, element: str) -> tirx.PrimFunc:
     """Both blocks inside another, with the axis vo. written: where the sums go; element: what the epilogue reads."""
-    rows, columns = (5 if axis in element else 1 for axis in ("vi", "vj"))
-    return from_source(
-        f"""
-@T.prim_func(s_tir=True)
-def main(A: T.Buffer((5, 3), "int32"), C: T.Buffer((5, 5), "int32"), D: T.Buffer((5, 5), "int32")):
-    for o in range(5):
-        with T.sblock("outer"):
-            vo = T.axis.spatial(5, o)
-            temp = T.sblock_alloc_buffer((5, 5), "int32")
-            for i, j, k in T.grid({5 if "vi" in written else 1}, 5, 3):
-                with T.sblock("matmul"):
-                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                    with T.init():
-                        temp[{written}] = 0
-                    temp[{written}] = temp[{written}] + A[vj, vk]
-            for i, j in T.grid({rows}, {columns}):
-                with T.sblock("bias"):
-                    vi, vj = T.axis.remap("SS", [i, j])
-                    D{element} = temp{element} + C{element}
-"""
+    total, rows = f"temp[{written}]", 5 if "vi" in written else 1
+    sums = write_block(
+        "matmul",
+        f"i {rows}, j 5, k 3",
+        f"{total} = {total} + A[vj, vk]",
+        init=f"{total} = 0",
+    )
+    loops = ", ".join(f"{axis[1]} {5 if axis in element else 1}" for axis in ("vi", "vj"))
+    bias = write_block("bias", loops, f"D{element} = temp{element} + C{element}")
+    allocation = 'temp = T.sblock_alloc_buffer((5, 5), "int32")'
+    buffers = {"A": '(5, 3), "int32"'} | dict.fromkeys("CD", '(5, 5), "int32"')
+    return from_source(write_function(buffers, write_block("outer", "o 5", allocation, sums, bias)))
+
+
+def _spread(extent: int | str) -> str:
+    """An epilogue with an axis of this extent, in which it does not read other sums."""
+    return write_block(
+        "bias", f"i 4, j 5, u {extent}", "D[vi, vj * 2 + vu] = temp[vi, vj] + C[vi, vj]"
     )
 
 
-_SPREAD = """
-for i, j, u in T.grid(4, 5, {}):
-    with T.sblock("bias"):
-        vi, vj, vu = T.axis.remap("SSS", [i, j, u])
-        D[vi, vj * 2 + vu] = temp[vi, vj] + C[vi, vj]
-"""
 _TWO_ROWS_IN_ONE = {
     "total": "temp[vi // 2, vi % 2 * 5 + vj]",
     "step": "temp[vi // 2, vi % 2 * 5 + vj] + A * B",
@@ -505,7 +472,7 @@ OTHER_ELEMENT = {  # the reason, and the programs that must be refused for it
     },
     "The two blocks name different elements, although the same axes occur in both.": {
         "the epilogue reads temp[vj, vi + 1], and the reduction writes temp[vi, vj]": program(
-            "D = temp[vj, vi + 1] + C", loops="4, 4"
+            "D = temp[vj, vi + 1] + C", loops="i 4, j 4"
         ),
     },
     "The epilogue uses only some of the sums. The others have no bias to start from and no place in D.": {
@@ -521,7 +488,7 @@ OTHER_ELEMENT = {  # the reason, and the programs that must be refused for it
     },
     "The reduction also computes row 3. Fused, it would write a row of D that the program never writes.": {
         "the epilogue runs over rows 0 to 2, the reduction over rows 0 to 3": program(
-            "D = temp + C", loops="3, 5"
+            "D = temp + C", loops="i 3, j 5"
         ),
     },
     "The reduction also computes row 0, and no row 4. Both ranges have four values, but begin elsewhere.": {
@@ -535,12 +502,12 @@ OTHER_ELEMENT = {  # the reason, and the programs that must be refused for it
     },
     "Each sum goes to n elements of D, and the fused reduction writes one. That n is 1 cannot be proved.": {
         "the axis `vu` has n values and is not in temp's indices": program(
-            _SPREAD.format("n"), D="(4, 10)", extra=", n: T.int32"
+            _spread("n"), D="(4, 10)", extra=", n: T.int32"
         ),
     },
     "Each sum goes to two elements of D, and the fused reduction writes one.": {
         "the axis `vu` has two values and is not in temp's indices": program(
-            _SPREAD.format(2), D="(4, 10)"
+            _spread(2), D="(4, 10)"
         ),
     },
     "`vo` is an axis of the block around both and has one value there: the epilogue uses one column of the sums.": {
@@ -555,12 +522,11 @@ OTHER_ELEMENT = {  # the reason, and the programs that must be refused for it
     },
     "Each sum goes to four elements of D, and the fused reduction writes one: vi and vu are not one axis.": {
         "the epilogue reads temp[vi // 2, vu % 2 * 5 + vj], and the reduction writes it with vi for vu": program(
-            """
-for i, u, j in T.grid(4, 4, 5):
-    with T.sblock("bias"):
-        vi, vu, vj = T.axis.remap("SSS", [i, u, j])
-        D[vi * 20 + vu * 5 + vj] = temp[vi // 2, vu % 2 * 5 + vj] + C[vi, vj]
-""",
+            write_block(
+                "bias",
+                "i 4, u 4, j 5",
+                "D[vi * 20 + vu * 5 + vj] = temp[vi // 2, vu % 2 * 5 + vj] + C[vi, vj]",
+            ),
             D="(80,)",
             **_TWO_ROWS_IN_ONE,
         ),
@@ -680,15 +646,14 @@ def merge_loops(name: str, body: str) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-_MATCHED = """
-for i in range(4):
-    with T.sblock("other"):
-        vi = T.axis.spatial(4, i)
-        T.reads()
-        T.writes(C[vi, 0:5])
-        row = T.match_buffer(C[vi, 0:5], (5,), "int32", offset_factor=1)
-        row[0] = 4
-"""
+_MATCHED = write_block(
+    "other",
+    "i 4",
+    "T.reads()",
+    "T.writes(C[vi, 0:5])",
+    'row = T.match_buffer(C[vi, 0:5], (5,), "int32", offset_factor=1)',
+    "row[0] = 4",
+)
 VISIBLE = {  # as OTHER_ELEMENT
     "Fused, no block writes temp, so that block would read memory that was never written.": {
         "a block after both reads temp": program(after=other("E = temp")),
@@ -744,7 +709,7 @@ VISIBLE = {  # as OTHER_ELEMENT
     },
     "Fused, D already holds sums when that loop asks how often it runs.": {
         "a loop between the two runs as often as D says": program(
-            between=nest("E = C", "other", AXES_IN_4_BY_5, loops="D[0, 0], 5")
+            between=nest("E = C", "other", AXES_IN_4_BY_5, "i D[0, 0], j 5")
         ),
     },
     "That block writes the bias, and its T.writes does not say so. TVM does not compare the two, so do not trust it.": {
@@ -794,24 +759,6 @@ def observe_6_3(impl):
 
 # --- 6.4 ------------------------------------------------------------------------------------------
 
-_SHARED = """
-@T.prim_func(s_tir=True)
-def main(A: T.Buffer((4, {steps}), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")):
-    temp = T.sblock_alloc_buffer((4,), "int32")
-{shared}
-    {around}{reducing}
-    {around}    with T.sblock("matmul"):
-    {around}        vk, vi = T.axis.reduce({steps}, k), T.axis.spatial(4, a * 2 + b)
-    {around}        with T.init():
-    {around}            temp[vi] = 0
-    {around}        temp[vi] = temp[vi] + A[vi, vk]
-    {around}{adding}
-    {around}    with T.sblock("bias"):
-    {around}        wi = T.axis.spatial(4, {row})
-    {around}        {declared}
-    {around}        D[wi] = C[{bias}] + temp[{read}]
-"""
-
 
 def share_loops(
     shared: str,
@@ -826,28 +773,32 @@ def share_loops(
 
     row: the epilogue's row, in the variables of its loops; a and b that are not shared are loops of its own.
     """
-    extents = {"a": 2, "b": 2, "k": steps}
-    lines = [f"{'    ' * (n + 1)}for {v} in range({extents[v]}):" for n, v in enumerate(shared)]
 
-    def loops(names: list[str]) -> str:
-        """A head for a loop over `names`; without a name, a loop of one iteration."""
-        names = names or ["_once"]
-        ends = ", ".join(str(extents.get(name, 1)) for name in names)
-        return f"for {', '.join(names)} in T.grid({ends}):"
+    def loops(names: str) -> str:
+        return ", ".join(f"{name} {steps if name == 'k' else 2}" for name in names)
 
-    own = [v for v in "ab" if v in row and v not in shared]
-    text = _SHARED.format(
-        steps=steps,
-        shared="\n".join(lines),
-        around="    " * len(shared),
-        reducing=loops([v for v in "abk" if v not in shared]),
-        adding=loops(own),
-        row=row,
-        read=read,
-        declared=declared,
-        bias=bias,
+    def rest(names: str) -> str:
+        """The loops of a block that are not shared; one of a single iteration if there is no other."""
+        return loops("".join(name for name in names if name not in shared)) or "_once 1"
+
+    sums = write_block(
+        "matmul",
+        rest("abk"),
+        "temp[vi] = temp[vi] + A[vi, vk]",
+        init="temp[vi] = 0",
+        axes=f"vk, vi = T.axis.reduce({steps}, k), T.axis.spatial(4, a * 2 + b)",
     )
-    return from_source(text)
+    addition = write_block(
+        "bias",
+        rest("".join(name for name in "ab" if name in row)),
+        *filter(None, [declared]),
+        f"D[wi] = C[{bias}] + temp[{read}]",
+        axes=f"wi = T.axis.spatial(4, {row})",
+    )
+    buffers = {"A": f'(4, {steps}), "int32"'} | dict.fromkeys("CD", '(4,), "int32"')
+    allocation = 'temp = T.sblock_alloc_buffer((4,), "int32")'
+    body = write_loops(loops(shared), sums + addition)
+    return from_source(write_function(buffers, allocation, body))
 
 
 @lru_cache
@@ -955,26 +906,23 @@ def _split_steps(outer: int) -> tirx.PrimFunc:
     In each of these the epilogue makes its share of the two rows.
     """
     steps, rows = 4 // outer, 2 // outer
-
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((2, 3, 4), "int32"), C: T.Buffer((2,), "int32"), D: T.Buffer((2,), "int32")
-    ):
-        temp = T.sblock_alloc_buffer((2,), "int32")
-        for k0 in range(outer):
-            for i, m, k1 in T.grid(2, 3, steps):
-                with T.sblock("matmul"):
-                    vi, vm = T.axis.remap("SR", [i, m])
-                    vk = T.axis.reduce(4, k0 * steps + k1)
-                    with T.init():
-                        temp[vi] = 0
-                    temp[vi] = temp[vi] + A[vi, vm, vk]
-            for j in range(rows):
-                with T.sblock("bias"):
-                    wi = T.axis.spatial(2, k0 * rows + j)
-                    D[wi] = temp[wi] + C[wi]
-
-    return main
+    sums = write_block(
+        "matmul",
+        f"i 2, m 3, k1 {steps}",
+        "temp[vi] = temp[vi] + A[vi, vm, vk]",
+        init="temp[vi] = 0",
+        axes=f'vi, vm = T.axis.remap("SR", [i, m])\nvk = T.axis.reduce(4, k0 * {steps} + k1)',
+    )
+    addition = write_block(
+        "bias",
+        f"j {rows}",
+        "D[wi] = temp[wi] + C[wi]",
+        axes=f"wi = T.axis.spatial(2, k0 * {rows} + j)",
+    )
+    buffers = {"A": '(2, 3, 4), "int32"'} | dict.fromkeys("CD", '(2,), "int32"')
+    allocation = 'temp = T.sblock_alloc_buffer((2,), "int32")'
+    body = write_loops(f"k0 {outer}", sums + addition)
+    return from_source(write_function(buffers, allocation, body))
 
 
 def test_6_4_accepts_finished_sums(impl) -> None:
@@ -1078,43 +1026,6 @@ def _check_results(
             raise read.failed(what, expected=wanted, yours=yours, why=why)
 
 
-def find_undeclared(block: s_tir.SBlock) -> str:
-    """An access that the block makes and its reads or writes do not cover, or ""."""
-    random = np.random.default_rng(3)
-    axes = [(axis.var, int(axis.dom.extent)) for axis in block.iter_vars]
-    written = [region.source for region in block.writes]
-    loads = nodes([block.init, block.body], tvm.ir.TensorLoad)
-    made = [(x.source, x.indices, block.reads, "reads") for x in loads if x.source not in written]
-    stores = nodes(block, tirx.BufferStore)
-    made += [(x.buffer, x.indices, block.writes, "writes") for x in stores]
-    for buffer, indices, declared, verb in made:
-        boxes = [region for region in declared if region.source.same_as(buffer)]
-        for _ in range(12):
-            point = {axis: tirx.IntImm("int32", int(random.integers(n))) for axis, n in axes}
-            index = [_evaluate(i, point) for i in indices]
-            if None in index:
-                continue  # an index that is itself loaded: any element
-            if not any(_is_inside(index, box, point) for box in boxes):
-                at = ", ".join(f"{v.name}={x}" for v, x in point.items())
-                return f"{verb} {buffer.name}{index} at {at}"
-    return ""
-
-
-def _evaluate(expr, point: dict) -> int | None:
-    """What `expr` is at `point`, if that is a number."""
-    value = Analyzer().simplify(substitute(expr, point))
-    return int(value) if isinstance(value, tirx.IntImm) else None
-
-
-def _is_inside(index: list[int], box, point: dict) -> bool:
-    """Whether the element at `index` lies in the region `box` at `point`."""
-    for i, axis in zip(index, box.region, strict=True):
-        low, size = _evaluate(axis.min, point), _evaluate(axis.extent, point)
-        if low is None or size is None or not low <= i < low + size:
-            return False
-    return True
-
-
 def _fuse(impl, func: tirx.PrimFunc) -> s_tir.Schedule:
     sch = s_tir.Schedule(func)
     impl.fuse_reduction_epilogue(sch, reduction_block="matmul", epilogue_block="bias")
@@ -1130,17 +1041,11 @@ def share_rows() -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-_TWO_OTHERS = """
-for i in range(4):
-    for j in range(5):
-        with T.sblock("one"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            E[vi, vj] = D[vi, vj] + 1
-    for j in range(5):
-        with T.sblock("two"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            C[vi, vj] = E[vi, vj] + 1
-"""
+_TWO_OTHERS = write_loops(
+    "i 4",
+    write_block("one", "i 4, j 5", "E[vi, vj] = D[vi, vj] + 1", shared="i 4")
+    + write_block("two", "i 4, j 5", "C[vi, vj] = E[vi, vj] + 1", shared="i 4"),
+)
 
 
 def _four_allocations() -> tirx.PrimFunc:

@@ -23,7 +23,7 @@ from chapters.ch06_reduction_epilogue.given import (
     simplified,
 )
 from chapters.kit.ir.block_flags import replace_and_refresh_flags
-from chapters.kit.ir.block_site import BlockSite, Nest, locate
+from chapters.kit.ir.block_site import BlockSite, Nest, block_paths, locate
 from chapters.kit.ir.rebuild import rebuild
 from chapters.kit.ir.refuse import require
 from chapters.kit.ir.tensor_ir import (
@@ -239,14 +239,7 @@ def check_some_step(sch: Schedule, pair: MatchedPair) -> None:
 
 def others_between(site: BlockSite) -> list[SBlock]:
     """The blocks of `site.span` except the reduction and the epilogue."""
-    found: list[SBlock] = []
-
-    def note(realize: SBlockRealize) -> list:
-        found.append(realize.block)
-        return [realize]
-
-    for stmt in site.span:
-        rebuild(stmt, note)
+    found = [path[-1].block for stmt in site.span for path in block_paths(stmt)]
     two = (site.producer.block, site.consumer.block)
     return [block for block in found if not any(block.same_as(one) for one in two)]
 

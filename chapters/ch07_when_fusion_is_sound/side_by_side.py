@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from queue import SimpleQueue
 
 import numpy as np
 import tvm
@@ -23,7 +23,7 @@ from tvm import s_tir
 from chapters.child import Child, Lost
 from chapters.kit.cases.guard_zones import WroteOutside, run_compiled
 from chapters.kit.cases.hard_cases import CASES, Case
-from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.ir.region_cover import find_undeclared
 from chapters.runner.earlier import earlier
 
 HERE = "chapters.ch07_when_fusion_is_sound.side_by_side"  # where a child finds `make_answerer`
@@ -72,7 +72,7 @@ def judge_module(case: Case, mod: tvm.IRModule | None) -> str:
     if mod is None:
         return "refused"
     try:
-        s_tir.Schedule(mod)
+        sch = s_tir.Schedule(mod)
     except Exception:
         return "not well-formed"
     expected = _run_unfused(case)
@@ -84,7 +84,8 @@ def judge_module(case: Case, mod: tvm.IRModule | None) -> str:
         return "does not compile"
     if not all(_are_equal(a, b) for a, b in zip(got, expected, strict=True)):
         return "wrong"
-    return "right" if _declares_its_reads(mod) else "reads not declared"
+    undeclared = find_undeclared(sch.get(sch.get_sblock("matmul")))
+    return "reads not declared" if undeclared.startswith("reads") else "right"
 
 
 @lru_cache(maxsize=1000)  # all primitives are compared with the same run
@@ -99,28 +100,6 @@ def _are_equal(got: np.ndarray, expected: np.ndarray) -> bool:
         return np.array_equal(got, expected)
     wide = got.astype("float64"), expected.astype("float64")
     return np.allclose(*wide, rtol=1e-3, atol=1e-4, equal_nan=True)
-
-
-def _declares_its_reads(mod: tvm.IRModule) -> bool:
-    """Whether the block `matmul` declares every region that it reads, as TVM's own analysis finds them."""
-    sch = s_tir.Schedule(mod)
-    block = sch.get(sch.get_sblock("matmul"))
-    buffers = {v: v for v in nodes(block, tvm.ir.Var) if tvm.tirx.is_buffer_var(v)}
-    reads, writes, _ = s_tir.analysis.get_sblock_access_region(block, buffers)
-    written = [region.source for region in writes]
-    found = {r.source: r for r in reads if not any(r.source.same_as(w) for w in written)}
-    declared = {region.source: region for region in block.reads}
-    return all(source in declared and _covers(declared[source], r) for source, r in found.items())
-
-
-def _covers(declared, found) -> bool:
-    """Whether a declared region is as wide as the one found, or wider, along each axis."""
-    prove = tvm.sym.Analyzer()
-    pairs = zip(declared.region, found.region, strict=True)
-    return all(
-        prove.can_prove_equal(a.extent, b.extent) or prove.can_prove(a.extent >= b.extent)
-        for a, b in pairs
-    )
 
 
 def judge(case: Case, fuse: Callable) -> tuple[str, str]:
@@ -176,19 +155,16 @@ def verdicts(names: Iterable[str] = CASES) -> list[Verdict]:
     """The verdicts on the cases called `names`, in this order, for the built-in and the course's `fuse_epilogue`."""
     names = list(names)
     count = max(min(os.cpu_count() or 1, MOST_CHILDREN, len(names)), 1)
-    free: SimpleQueue[Judge] = SimpleQueue()
+    with contextlib.ExitStack() as stack:
+        judges = {}
 
-    def verdict(name: str) -> Verdict:
-        one = free.get()
-        try:
-            return one.verdict(name)
-        finally:
-            free.put(one)
+        def verdict(name: str) -> Verdict:
+            if (thread := threading.get_ident()) not in judges:
+                judges[thread] = stack.enter_context(contextlib.closing(Judge()))
+            return judges[thread].verdict(name)
 
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
-        for _ in range(count):
-            free.put(stack.enter_context(contextlib.closing(Judge())))
-        return list(pool.map(verdict, names))
+        with ThreadPoolExecutor(count) as pool:
+            return list(pool.map(verdict, names))
 
 
 def main(name: str) -> None:

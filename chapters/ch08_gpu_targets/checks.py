@@ -7,9 +7,10 @@ import re
 
 import numpy as np
 import tvm
-from tvm import s_tir, te, tirx
+from tvm import s_tir, tirx
 
 from chapters.ch08_gpu_targets import goals
+from chapters.ch08_gpu_targets.device_kernels import scaled_sum
 from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile, start_from_bias
 from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.checking import gpu_kernels as gpu
@@ -44,13 +45,6 @@ LIMITS = {
 # --- 8.1 ------------------------------------------------------------------------------------------
 
 
-def _make_scaled_sum(shape: tuple[int, ...], dtype: str) -> tirx.PrimFunc:
-    a, b = (te.placeholder(shape, dtype, name) for name in "AB")
-    total = te.compute(shape, lambda *at: a(*at) + b(*at) * b(*at), "D")
-    func = te.create_prim_func([a, b, total])
-    return func.with_attrs({"tirx.noalias": True, "global_symbol": "main"})
-
-
 # (shape, dtype, threads, vector)
 ELEMENTWISE = [
     ((10, 30), "float32", 32, 4),
@@ -60,7 +54,7 @@ ELEMENTWISE = [
 
 
 def _bind(impl, shape, dtype, threads, vector) -> tirx.PrimFunc:
-    sch = s_tir.Schedule(_make_scaled_sum(shape, dtype))
+    sch = s_tir.Schedule(scaled_sum(shape, dtype))
     impl.bind_elementwise(sch, sch.get_sblock("D"), threads, vector)
     return sch.mod["main"]
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tvm import te
 from tvm.s_tir import Schedule
-from tvm.script import tirx as T
+from tvm.tirx import PrimFunc
 
 from chapters.ch08_gpu_targets.given import WarpTile, start_from_bias
 from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
@@ -90,24 +91,17 @@ class ScaledSum:
         return a.addcmul(b, b)
 
 
-def scaled_sum(problem: ScaledSum):
-    """D = A + B * B, not yet scheduled; its block is called `sum`."""
-    shape, dtype = (problem.rows, problem.columns), problem.dtype
-
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer(shape, dtype), B: T.Buffer(shape, dtype), D: T.Buffer(shape, dtype)):
-        T.func_attr({"tirx.noalias": True})
-        for i, j in T.grid(*shape):
-            with T.sblock("sum"):
-                vi, vj = T.axis.remap("SS", [i, j])
-                D[vi, vj] = A[vi, vj] + B[vi, vj] * B[vi, vj]
-
-    return main.with_attr("global_symbol", "main")
+def scaled_sum(shape: tuple[int, ...], dtype: str) -> PrimFunc:
+    """D = A + B * B, element by element, not yet scheduled; its block is called `D`."""
+    a, b = (te.placeholder(shape, dtype, name) for name in "AB")
+    total = te.compute(shape, lambda *at: a(*at) + b(*at) * b(*at), "D")
+    func = te.create_prim_func([a, b, total])
+    return func.with_attrs({"tirx.noalias": True, "global_symbol": "main"})
 
 
 def _bind_elementwise(answer, problem: ScaledSum, cut: tuple[int, int]):
-    sch = Schedule(scaled_sum(problem))
-    answer.bind_elementwise(sch, sch.get_sblock("sum"), *cut)
+    sch = Schedule(scaled_sum((problem.rows, problem.columns), problem.dtype))
+    answer.bind_elementwise(sch, sch.get_sblock("D"), *cut)
     return sch.mod["main"]
 
 

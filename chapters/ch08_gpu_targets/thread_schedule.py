@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from chapters.ch08_gpu_targets.given import Staged, ThreadTile, start_from_bias
+from chapters.ch08_gpu_targets.given import Staged, ThreadTile, WarpTile, start_from_bias
 from chapters.kit.gpu.limits import BANK_BYTES, BANKS, ITEM_BYTES
 from chapters.runner.earlier import earlier
 
@@ -44,7 +44,10 @@ def _stage(func: tirx.PrimFunc, tile: ThreadTile, padding: int | None) -> Staged
     sch, block = start_from_bias(func)
     k0 = tile_and_bind(sch, block, tile)
     for name in ("A", "B"):
-        stage_in_shared(sch, block, name, k0, tile, padding)
+        reads = [str(region.source.name) for region in sch.get(block).reads]
+        copy = sch.cache_read(block, reads.index(name), "shared")
+        sch.compute_at(copy, k0)
+        share_out(sch, copy, tile, padding)
     return sch, k0
 
 
@@ -98,24 +101,18 @@ def row_padding(block_k: int, step: int, item_bytes: int, vector: int) -> int:
     return max(range(0, BANKS * vector, vector), key=banks)
 
 
-def stage_in_shared(
-    sch: Schedule, block: SBlockRV, name: str, at: LoopRV, tile: ThreadTile, padding: int
-) -> SBlockRV:
-    """Copy the part of the operand `name` that one iteration of `at` needs to shared memory; return the copy's block.
+def share_out(sch: Schedule, copy: SBlockRV, tile: ThreadTile | WarpTile, padding: int) -> None:
+    """Let all threads of the block share the work of a copy to shared memory.
 
-    All threads of the block share the work: thread (y, x) takes `tile.vector` neighbouring elements at a time, with one
-    load and one store, and the next thread the next ones. `padding` elements stay unused after each row of the copy.
+    A thread takes `tile.vector` neighbouring elements at a time, with one load and one store, and the next thread the
+    next ones. `padding` elements stay unused after each row of the copy.
     """
-    reads = [str(region.source.name) for region in sch.get(block).reads]
-    copy = sch.cache_read(block, reads.index(name), "shared")
-    sch.compute_at(copy, at)
     elements = sch.fuse(*sch.get_loops(copy)[-2:])
-    _, y, x, lane = sch.split(elements, [None, *tile.threads, tile.vector])
-    sch.bind(y, "threadIdx.y")
-    sch.bind(x, "threadIdx.x")
+    _, *threads, lane = sch.split(elements, [None, *tile.threads, tile.vector])
+    for loop, axis in zip(threads, "zyx"[-len(threads) :], strict=True):
+        sch.bind(loop, f"threadIdx.{axis}")
     sch.vectorize(lane)
     sch.storage_align(copy, 0, axis=-2, factor=tile.block_k, offset=padding)
-    return copy
 
 
 def overlap_copies(sch: Schedule, k0: LoopRV) -> None:

@@ -10,7 +10,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from chapters.ch08_gpu_targets.given import Staged, WarpTile, start_from_bias
-from chapters.ch08_gpu_targets.thread_schedule import overlap_copies
+from chapters.ch08_gpu_targets.thread_schedule import overlap_copies, share_out
 from chapters.kit.gpu import wmma
 from chapters.runner.earlier import earlier
 
@@ -42,7 +42,7 @@ def _schedule(func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic) -> Sta
         sch.compute_at(copy, k1)
     for copy in shared:
         sch.compute_at(copy, k0)
-        _share_out(sch, copy, tile)
+        share_out(sch, copy, tile, padding=8)
     sch.reverse_compute_at(stored, j_warp)
     init = sch.decompose_reduction(block, k0)
     for half in (init, block):
@@ -81,16 +81,6 @@ def _cut_for_warps(
     for loop, tag in zip((i_block, j_block, i_warp, j_warp), tags, strict=True):
         sch.bind(loop, tag)
     return j_warp, k0, k1, (i_tile, j_tile, i_in)
-
-
-def _share_out(sch: Schedule, copy: SBlockRV, tile: WarpTile) -> None:
-    """Let all threads of the block make a copy to shared memory, `tile.vector` elements at a time; pad its rows."""
-    elements = sch.fuse(*sch.get_loops(copy)[-2:])
-    _, z, y, x, lane = sch.split(elements, [None, *tile.threads, tile.vector])
-    for loop, axis in zip((z, y, x), "zyx", strict=True):
-        sch.bind(loop, f"threadIdx.{axis}")
-    sch.vectorize(lane)
-    sch.storage_align(copy, 0, axis=-2, factor=tile.block_k, offset=8)
 
 
 def _whole_tiles(sch: Schedule, block: SBlockRV) -> LoopRV:

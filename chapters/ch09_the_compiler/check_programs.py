@@ -117,36 +117,41 @@ def named_like_a_product(symbolic: bool) -> tirx.PrimFunc:
     return make(w, x, te.compute((24, n), element, name="NT_matmul"))
 
 
-# What follows a product: for each block its element at (i, j), from y, which is the sums or the block before, a vector
-# b, and a matrix r of the shape of the result.
+# What follows a product: the blocks, with the element (i, j) of each. y is the product, b a vector, and r a matrix of
+# the shape of the result; blocks called `out…` are results.
 EPILOGUES = {
-    "bias": [lambda y, b, r: lambda i, j: y[i, j] + b[j]],
-    "residual": [lambda y, b, r: lambda i, j: r[i, j] + y[i, j]],
-    "read twice": [lambda y, b, r: lambda i, j: y[i, j] * (y[i, j] + r[i, j])],
+    "bias": "out = y[i, j] + b[j]",
+    "residual": "out = r[i, j] + y[i, j]",
+    "read twice": "out = y[i, j] * (y[i, j] + r[i, j])",
 }
 FOREIGN = {  # epilogues that read another sum than the one of their own index
-    "transposed": [lambda y, b, r: lambda i, j: y[j, i] + 1],
-    "its own and the transposed": [lambda y, b, r: lambda i, j: y[i, j] + y[j, i]],
-    "reversed": [lambda y, b, r: lambda i, j: y[i, 23 - j] * 2],
-    "the next row": [lambda y, b, r: lambda i, j: y[(i + 1) % 24, j] + 1],
-    "a transpose between": [
-        lambda y, b, r: lambda i, j: y[j, i],
-        lambda y, b, r: lambda i, j: y[i, j] + b[j],
-    ],
-    "a bias and then a transpose": [
-        lambda y, b, r: lambda i, j: y[i, j] + b[j],
-        lambda y, b, r: lambda i, j: y[j, i],
-    ],
+    "transposed": "out = y[j, i] + 1",
+    "its own and the transposed": "out = y[i, j] + y[j, i]",
+    "reversed": "out = y[i, 23 - j] * 2",
+    "the next row": "out = y[(i + 1) % 24, j] + 1",
+    "a transpose between": "turned = y[j, i]; out = turned[i, j] + b[j]",
+    "a bias and then a transpose": "biased = y[i, j] + b[j]; out = biased[j, i]",
+    # each block reads only its own element of the block before it
+    "a bias and then its own and the transposed": (
+        "biased = y[i, j] + b[j]; out = biased[i, j] + y[j, i]"
+    ),
 }
 BLOCKS = {
     **EPILOGUES,
     **FOREIGN,
-    "alone": [],
-    "clipped": [lambda y, b, r: lambda i, j: te.max(y[i, j], r[i, j])],
-    "gate and relu": [
-        lambda y, b, r: lambda i, j: y[i, j] * r[i, j],
-        lambda y, b, r: lambda i, j: tirx.max(y[i, j], 0.0),
-    ],
+    "alone": "",
+    "clipped": "out = max(y[i, j], r[i, j])",
+    "gate and relu": "gated = y[i, j] * r[i, j]; out = max(gated[i, j], 0.0)",
+    "five blocks": (  # of which the fourth reads no sum
+        "biased = y[i, j] + b[j]; relu = max(biased[i, j], 0.0); squared = relu[i, j] * biased[i, j]; "
+        "gate = max(r[i, j], 0.0); out = squared[i, j] * gate[i, j]"
+    ),
+    "shifted": "out = y[i, j + 1] + b[j]",  # reads another element: chapter 7 refuses
+    "two results": "out = y[i, j] + 1; out1 = -y[i, j]",
+    # the bias can be inlined, and the first result cannot
+    "a bias and then two results": (
+        "biased = y[i, j] + b[j]; out = biased[i, j] + 1; out1 = -biased[i, j]"
+    ),
 }
 
 
@@ -155,44 +160,32 @@ def linear(kind: str, rows: int = 24) -> tirx.PrimFunc:
     return _make_product(kind, (rows, 24, 33))
 
 
+def _compute(shape: tuple[int, int], name: str, element: str, tensors: dict) -> te.Tensor:
+    """A tensor whose element (i, j) is the expression `element` of `tensors`."""
+
+    def evaluate(i: tirx.Var, j: tirx.Var) -> tirx.Expr:
+        return eval(element, {"max": tirx.max, "i": i, "j": j, **tensors})
+
+    return te.compute(shape, evaluate, name=name)
+
+
 def _make_product(kind: str, sizes: tuple[int, int, int], name: str = "") -> tirx.PrimFunc:
     """name: of the block of the product; without one, the product is chapter 3's."""
     m, n, length = sizes
-    shape = m, n
     w, x = te.placeholder((n, length), name="w"), te.placeholder((m, length), name="x")
-    b, r = te.placeholder((n,), name="b"), te.placeholder(shape, name="r")
-    if not name:
-        y = nt_matmul(w, x, "float32")
+    b, r = te.placeholder((n,), name="b"), te.placeholder((m, n), name="r")
+    k, column = te.reduce_axis((0, length), name="k"), te.reduce_axis((0, n), name="j")
+    if name:
+        y = te.compute((m, n), lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name=name)
+    elif kind == "a cast before":  # chapter 5 has no schedule for the two
+        y = nt_matmul(w, te.compute(x.shape, lambda i, j: x[i, j] * 2, name="wide"), "float32")
     else:
-        k = te.reduce_axis((0, length), name="k")
-        y = te.compute(shape, lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name=name)
-    if kind in BLOCKS:
-        for block in BLOCKS[kind]:
-            y = te.compute(shape, block(y, b, r), name="out")
-        return make(w, x, b, r, y)
-    if kind in ("five blocks", "a bias and then its own and the transposed"):
-        biased = te.compute(shape, lambda i, j: y[i, j] + b[j], name="biased")
-        if kind != "five blocks":  # each block reads only its own element of the block before it
-            return make(w, x, b, te.compute(shape, lambda i, j: biased[i, j] + y[j, i], name="out"))
-        relu = te.compute(shape, lambda i, j: tirx.max(biased[i, j], 0.0), name="relu")
-        squared = te.compute(shape, lambda i, j: relu[i, j] * biased[i, j], name="squared")
-        gate = te.compute(shape, lambda i, j: tirx.max(r[i, j], 0.0), name="gate")  # reads no sum
-        gated = te.compute(shape, lambda i, j: squared[i, j] * gate[i, j], name="gated")
-        return make(w, x, b, r, gated)
-    if kind == "shifted":  # reads another element: chapter 7 refuses
-        return make(w, x, b, te.compute((m, n - 1), lambda i, j: y[i, j + 1] + b[j], name="out"))
-    if kind in ("two results", "a bias and then two results"):
-        if kind != "two results":  # the bias can be inlined, and the first result cannot
-            added = y
-            y = te.compute(shape, lambda i, j: added[i, j] + b[j], name="biased")
-        results = (
-            te.compute(shape, lambda i, j: y[i, j] + 1),
-            te.compute(shape, lambda i, j: -y[i, j]),
-        )
-        return make(w, x, *[b] * (kind != "two results"), *results)
+        y = nt_matmul(w, x, "float32")
     if kind == "row sums":
-        j = te.reduce_axis((0, n), name="j")
-        return make(w, x, te.compute((m,), lambda i: te.sum(y[i, j], axis=j), name="out"))
-    assert kind == "a cast before"  # chapter 5 has no schedule for the two
-    wide = te.compute(x.shape, lambda i, j: x[i, j] * 2, name="wide")
-    return make(w, x, nt_matmul(w, wide, "float32"))
+        y = te.compute((m,), lambda i: te.sum(y[i, column], axis=column), name="out")
+    tensors = {"b": b, "r": r, "y": y}
+    for block in filter(None, BLOCKS.get(kind, "").split("; ")):
+        name, element = block.split(" = ")
+        tensors[name] = _compute((m, n - (kind == "shifted")), name, element, tensors)
+    results = [tensor for name, tensor in tensors.items() if name.startswith("out")]
+    return make(w, x, b, r, *(results or [y]))

@@ -12,8 +12,8 @@ from dataclasses import replace
 import tvm
 from tvm import relax
 
-from chapters.kit.decoder.llama import FUNCTIONS, decoder
-from chapters.kit.decoder.llama_config import CONFIGS, LlamaConfig
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.decoder.llama_config import LlamaConfig, find_config
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.ir_diff import DIM, PLAIN, in_colours
 from chapters.kit.measure.pass_trace import Trace, TracedPass, trace
@@ -63,14 +63,10 @@ def trace_decoder(
 
     layers: the number of layers, if not that of the configuration. Raises ValueError for an unknown name.
     """
-    for what, name, known in (
-        ("pipeline", pipeline, PIPELINES),
-        ("configuration", config, CONFIGS),
-        ("function of the decoder", function, FUNCTIONS),
-    ):
-        if isinstance(name, str) and name not in known:
-            raise ValueError(f"There is no {what} {name!r}; there are {', '.join(known)}.")
-    sizes = CONFIGS[config] if isinstance(config, str) else config
+    if pipeline not in PIPELINES:
+        known = ", ".join(PIPELINES)
+        raise ValueError(f"There is no pipeline {pipeline!r}; there are {known}.")
+    sizes = find_config(config)
     sizes = replace(sizes, num_hidden_layers=layers) if layers else sizes
     mod, _ = decoder(sizes, functions=[function])
     where = _find_target(target)

@@ -38,6 +38,7 @@ from chapters.kit.models.from_torch import (
     import_program,
     load,
     load_passes,
+    refuse_failures,
     resize_inputs,
     run_torch,
     runnable,
@@ -70,6 +71,7 @@ OURS = 10  # the number of this chapter
 HERE = "chapters.ch10_imported_models.compile_model"  # the name for candidates; run as a program, this file is __main__
 # the phases that make the kernels and schedule them
 KERNELS = ("attach", "graph and lower", "schedule")
+CANNOT_COMPILE = "The pipeline cannot compile the imported model"
 
 
 def main() -> int:
@@ -146,12 +148,8 @@ def show(name: str) -> None:
 def apply_passes(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IRModule:
     """`mod` after the passes of the file `name`. Raises ModelRefused if one fails or gives an ill-formed module."""
     for one in passes:
-        try:
+        with refuse_failures(f"The pass {one.info.name} of {name} fails"):
             mod = one(mod)
-        except Exception as error:
-            raise ModelRefused(
-                f"The pass {one.info.name} of {name} fails: {_first_line(error)}"
-            ) from error
         if not relax.analysis.check_well_formed(mod):
             raise ModelRefused(
                 f"The pass {one.info.name} of {name} gives a module that is ill-formed."
@@ -215,10 +213,8 @@ def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
     """(the module after the phases that make kernels, the pass that scheduled each kernel)."""
     target = llvm_host()["target"]
     phases = earlier(9).phases(target)
-    try:
+    with refuse_failures(CANNOT_COMPILE):
         return trace_schedulers(mod, [one for phase in KERNELS for one in phases[phase]], target)
-    except Exception as error:
-        raise _refuse(error) from error
 
 
 def make_table(mod: tvm.IRModule, by: dict[str, str]) -> Table:
@@ -246,20 +242,9 @@ def make_table(mod: tvm.IRModule, by: dict[str, str]) -> Table:
 def compile_module(mod: tvm.IRModule) -> Callable:
     """Compile the module with chapter 9's pipeline, and return its `main`, which takes TVM's tensors."""
     target = llvm_host()["target"]
-    try:
+    with refuse_failures(CANNOT_COMPILE):
         executable = tvm.compile(mod, target, relax_pipeline=earlier(9).fusion_pipeline(target))
         return relax.VirtualMachine(executable, tvm.cpu())["main"]
-    except Exception as error:
-        raise _refuse(error) from error
-
-
-def _refuse(error: Exception) -> ModelRefused:
-    return ModelRefused(f"The pipeline cannot compile the imported model: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}"
 
 
 def largest_error(found, expected: list[np.ndarray], allowed: float = 1e-4) -> float:

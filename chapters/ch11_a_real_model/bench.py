@@ -195,7 +195,7 @@ def perplexity_table(measured: dict) -> Table:
     """What storing the weights in other types costs, which has a command of its own."""
     from chapters.ch11_a_real_model import perplexity
 
-    return perplexity.variants(measured)
+    return perplexity.variants_table(measured)
 
 
 TABLES = {

@@ -23,8 +23,7 @@ from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.machine import processors
-from chapters.kit.measure.device_error import DeviceError
+from chapters.kit.machine import DeviceError, processors
 from chapters.runner.earlier import THE_REFERENCES, explain_unused
 
 if TYPE_CHECKING:  # a start that compiles nothing loads no compiler

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 
 import tvm
@@ -31,8 +30,6 @@ INPUTS = {
     "other": ((24, K), "float32"),
     "square": ((ROWS, N), "float32"),
     "numbers": ((7,), "int32"),
-    "bias": ((N,), "float32"),
-    "residual": ((ROWS, N), "float32"),
 }
 OP = relax.op
 
@@ -41,10 +38,9 @@ def function(step: Callable, where: str = "one block") -> tvm.IRModule:
     """A lowered module whose function "main", of INPUTS, unpacks a matrix and does `step` with it.
 
     step: takes the builder, `matrix` and the inputs by name; it returns a list, which "main" returns. where: "one
-    block"; "an output" if the matrix is an output of the dataflow block; or "no block".
+    block", or "an output" if the matrix is an output of the dataflow block.
     """
     builder = relax.BlockBuilder()
-    block = nullcontext if where == "no block" else builder.dataflow
     params = {
         name: relax.Var(name, relax.TensorType(*described)) for name, described in INPUTS.items()
     }
@@ -52,12 +48,10 @@ def function(step: Callable, where: str = "one block") -> tvm.IRModule:
     ty = relax.TensorType((N, K), "float32")
     call = relax.call_tir(unpack, [params["codes"], params["scales"]], ty)
     with builder.function("main", list(params.values())):
-        with block():
+        with builder.dataflow():
             emit = builder.emit_output if where == "an output" else builder.emit
             matrix = emit(call)
-            made = step(builder, matrix=matrix, **params)
-            emit = builder.emit if where == "no block" else builder.emit_output
-            made = [emit(one) for one in made]
+            made = [builder.emit_output(one) for one in step(builder, matrix=matrix, **params)]
         builder.emit_func_output(relax.Tuple(made))
     return through(LOWER)(builder.get())
 

@@ -34,23 +34,23 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
 
 
 def model_of(name: str, path: str, threads: int) -> Model:
-    """The runtime `name` of the bench as a model that gives the logits after all tokens."""
+    """The runtime `name` of the bench, as a function that gives the logits after all tokens."""
     facts = bench_inputs.read_facts(path)
     file = facts["models"].get(bench_inputs.NAMES[name])
     if name in bench_inputs.OUR_VARIANTS:
-        from chapters.ch11_a_real_model.passes import phases
+        from chapters.ch11_a_real_model.perplexity import make_verifier
         from chapters.kit.chat.gguf_file import read_gguf
-        from chapters.kit.chat.perplexity import Readers
 
-        return Readers(phases).reader(read_gguf(file), exact=bench_inputs.OUR_VARIANTS[name][1])
+        return make_verifier(read_gguf(file), exact=bench_inputs.OUR_VARIANTS[name][1])
     if name in (bench_inputs.LLAMA_CPP, bench_inputs.BEST):
         from chapters.ch11_a_real_model import llama_cpp_baseline
 
-        return llama_cpp_baseline.Context(llama_cpp_baseline.load(file), WINDOW, threads)
+        model = llama_cpp_baseline.load(file)
+        return llama_cpp_baseline.Context(model, WINDOW, threads).all_logits
     from chapters.ch11_a_real_model import transformers_baseline
 
     weights = bench_inputs.read_weights(path)
-    return transformers_baseline.AllLogits(facts, weights, bench_inputs.NAMES[name], threads)
+    return transformers_baseline.make_all_logits(facts, weights, bench_inputs.NAMES[name], threads)
 
 
 def read_text(name: str, path: str, threads: int, count: int) -> float:

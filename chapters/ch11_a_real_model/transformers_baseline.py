@@ -82,17 +82,18 @@ def step(forward: Callable, tokens: torch.Tensor, position: int, cache: StaticCa
     return forward(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
 
 
-class AllLogits:
-    """The model, which gives the logits after all tokens of a new conversation."""
-
-    def __init__(self, facts: dict, arrays: dict[str, np.ndarray], weights: str, threads: int):
-        torch.set_num_threads(threads)
-        self.model = model_of(facts, arrays, weights)
+def make_all_logits(
+    facts: dict, arrays: dict[str, np.ndarray], weights: str, threads: int
+) -> Callable[[Sequence[int]], np.ndarray]:
+    """The model, as a function that gives the logits after all tokens of a new conversation, in float32."""
+    torch.set_num_threads(threads)
+    model = model_of(facts, arrays, weights)
 
     @torch.inference_mode()
-    def all_logits(self, tokens: Sequence[int]) -> np.ndarray:
-        """float32 (len(tokens), vocab_size)."""
-        return self.model(input_ids=torch.tensor([tokens])).logits[0].float().numpy()
+    def all_logits(tokens: Sequence[int]) -> np.ndarray:
+        return model(input_ids=torch.tensor([tokens])).logits[0].float().numpy()
+
+    return all_logits
 
 
 def transformers_baseline(name: str, path: str, threads: int) -> dict[str, tuple]:

@@ -22,6 +22,7 @@ from chapters.checking.draws import CHOICES
 from chapters.checking.programs import arguments
 from chapters.checking.relax_modules import Module, Value, Writer, in_place, is_small, write_module
 from chapters.kit.cases.relax_text import kernel, relax_module
+from chapters.kit.ir.relax_effects import relax_functions
 
 SIZES = (4, 3, 8)  # the last dimension of inputs
 WIDTHS = (2, 5, 4)  # of the weights
@@ -140,24 +141,17 @@ def programs(draw: Callable) -> Module:
 
 def with_one_name(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` with the name `x` for every variable of its Relax functions that holds a tensor."""
-    result = mod.clone()
-    for gvar, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            result[gvar] = _renamed(func)
-    return result
-
-
-def _renamed(func: relax.Function) -> relax.Function:
     new: dict[tvm.ir.Var, tvm.ir.Var] = {}
 
     def rename(var: tvm.ir.Var) -> tvm.ir.Var:
         if not isinstance(var.ty, relax.TensorType):
             return var
-        if var not in new:
-            new[var] = type(var)("x", var.ty)
-        return new[var]
+        return new.setdefault(var, type(var)("x", var.ty))
 
-    return tvm_ffi.structural_map(func, (tvm.ir.Var, rename))
+    result = mod.clone()
+    for name, func in relax_functions(mod).items():
+        result[name] = tvm_ffi.structural_map(func, (tvm.ir.Var, rename))
+    return result
 
 
 # --- by hand --------------------------------------------------------------------------------------

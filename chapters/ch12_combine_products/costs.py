@@ -21,7 +21,8 @@ def lower(mod: tvm.IRModule) -> tvm.IRModule:
 
 @lru_cache(maxsize=256)
 def _lowered(program: tvm_ffi.StructuralKey) -> tvm.IRModule:
-    with QUICK:
+    # folding constants compiles kernels, which run once and are called as they declare
+    with QUICK, tvm.transform.PassContext(config={"tirx.disable_assert": True}):
         return tvm.transform.Sequential(phases(QUICK)["graph and lower"])(program.key)
 
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 from types import ModuleType
 
 import numpy as np
+import tvm
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
+from chapters.kit.gpu.kernel_report import bytes_of
 from chapters.kit.ir.tensor_ir import nodes
 
 SUMS = ("total", "weighted")
@@ -145,21 +147,15 @@ def _vectorize_scores(sch: s_tir.Schedule) -> None:
 def allocated(sch: s_tir.Schedule) -> int:
     """The bytes of all buffers between the blocks, after TVM has made each as small as its use allows."""
     passes = s_tir.transform
-    mod = sch.mod
-    for one in (
+    compact = (
         passes.LowerInitBlock(),
         passes.PlanAndUpdateBufferAllocationLocation(),
         passes.ConvertBlocksToOpaque(),
         passes.CompactBufferAllocation(),
-    ):
-        mod = one(mod)
-    total = 0
-    for block in nodes(mod["main"].body, s_tir.SBlock):
-        for buffer in block.alloc_buffers:
-            total += (
-                int(np.prod([int(n) for n in buffer.shape])) * np.dtype(str(buffer.dtype)).itemsize
-            )
-    return total
+    )
+    mod = tvm.transform.Sequential(compact)(sch.mod)
+    blocks = nodes(mod["main"].body, s_tir.SBlock)
+    return sum(bytes_of(buffer) for block in blocks for buffer in block.alloc_buffers)
 
 
 def draw_inputs(rows: int, keys: int, depth: int, width: int, seed: int) -> tuple[np.ndarray, ...]:

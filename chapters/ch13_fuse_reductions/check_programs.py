@@ -6,8 +6,8 @@ computes in float64, with NumPy, what it must give.
 
 from __future__ import annotations
 
-import textwrap
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 
 import numpy as np
@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
+from chapters.kit.cases.tir_text import write_block, write_function, write_loops
 from chapters.kit.ir.parse_alone import from_source
 
-# what x is, in the axes {i} and {k}
+# what x is
 ELEMENTS = {
-    "X": "X[{i}, {k}]",
-    "scaled": "X[{i}, {k}] * T.float32(0.125)",
-    "transposed": "X[{k}, {i}]",
-    "masked": 'T.if_then_else({k} <= {i}, X[{i}, {k}], -T.infinity("float32"))',
-    "half": 'T.Cast("float32", X[{i}, {k}])',
+    "X": "X[vi, vk]",
+    "scaled": "X[vi, vk] * T.float32(0.125)",
+    "transposed": "X[vk, vi]",
+    "masked": 'T.if_then_else(vk <= vi, X[vi, vk], -T.infinity("float32"))',
+    "half": 'T.Cast("float32", X[vi, vk])',
 }
 INITS = {"-inf": '-T.infinity("float32")', "smallest": 'T.min_value("float32")'}
 SUMS = {"total": ("total",), "weighted": ("weighted",), "both": ("total", "weighted")}
@@ -83,112 +84,98 @@ REFUSED = {
     "fused it reads the sum.",
     "the sum of another row read": "A block in the loop of the rows reads a sum that is not yet made, and fused it is.",
 }
-# of those, the programs that are written here as they are: what `main` does with X (4, 6) and M (4,), and the sums
-_MAXIMUM = """
-for i, k in T.grid(4, 6):
-    with T.sblock("maximum"):
-        vi, vk = T.axis.remap("SR", [i, k])
-        with T.init():
-            M[vi] = -T.infinity("float32")
-        M[vi] = T.max(M[vi], X[vi, vk])
-"""
-_TOTAL = """
-for i, k in T.grid(4, 6):
-    with T.sblock("total"):
-        vi, vk = T.axis.remap("SR", [i, k])
-        with T.init():
-            S[vi] = T.float32(0)
-        S[vi] = S[vi] + T.exp(X[vi, vk] - M[vi])
-"""
-_WEIGHTED = """
-for i, k in T.grid(4, 6):
-    with T.sblock("weighted"):
-        vi, vk = T.axis.remap("SR", [i, k])
-        with T.init():
-            W[vi] = T.float32(0)
-        W[vi] = W[vi] + T.exp(X[vi, vk] - M[vi]) * S[vi]
-"""
-_READ = """
-for i in range(4):
-    with T.sblock("between"):
-        vi = T.axis.spatial(4, i)
-        B[vi] = S[vi]
-"""
-_BESIDE = """    with T.sblock("beside"):
-        wi, wk = T.axis.remap("SS", [i, k])
-        {}
-"""
-_AXES = 'vi, vk = T.axis.remap("SR", [i, k])'
-_READ_ROW = """    with T.sblock("beside"):
-        wi = T.axis.spatial(4, i)
-        B[wi] = S[wi]
-"""
 
 
-def _by_rows(text: str) -> str:
-    """The loop over k in a loop over the rows, so that a block may follow it there."""
-    inner = text.replace("\n    ", "\n        ")
-    return inner.replace("for i, k in T.grid(4, 6):", "for i in range(4):\n    for k in range(6):")
+@dataclass(frozen=True)
+class Change:
+    """What makes a plain program one that must be refused.
+
+    maximum, sums: what is replaced in the text of these blocks, and by what, in turns. between: the loops and the store
+    of a block between the two; beside_maximum, beside_sums: of one in loops of the block before it. around: the loop
+    that both are in. of: the sums with which it may occur, the plainest first.
+    """
+
+    maximum: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
+    between: tuple[str, str] = ("", "")
+    beside_maximum: tuple[str, str] = ("", "")
+    beside_sums: tuple[str, str] = ("", "")
+    around: str = ""
+    dtype: str = "float32"
+    of: tuple[str, ...] = ("total", "weighted")
 
 
-def _in_steps(text: str) -> str:
-    """The loop over the rows alone, to stand in a loop over k that both blocks share."""
-    return text.replace("for i, k in T.grid(4, 6)", "for i in range(4)").replace("\n", "\n    ")
-
-
-def _in_tiles(text: str, row: str) -> str:
-    """The loops of one of two tiles t of rows."""
-    inner = text.replace("for i, k in T.grid(4, 6)", "for u, k in T.grid(2, 6)")
-    inner = inner.replace(
-        _AXES,
-        f"vi = T.axis.spatial(4, {row})\n        vk = T.axis.reduce(6, k)",
-    )
-    return inner.replace("\n", "\n    ")
-
-
-WRITTEN = {
-    "a difference": _MAXIMUM + _TOTAL.replace("S[vi] + T", "S[vi] - T"),
-    "a quotient": _MAXIMUM + _TOTAL.replace("T.exp(X", "T.float32(2) / T.exp(X"),
-    "exp2": _MAXIMUM + _TOTAL.replace("T.exp", "T.exp2"),
-    "the maximum of pairs": (_MAXIMUM + _TOTAL).replace("M[vi]", "M[vi // 2]"),
-    "the sum read in between": _MAXIMUM + _READ + _TOTAL,
-    "a part of the sum read": _MAXIMUM + _TOTAL + _BESIDE.format("P[wi, wk] = S[wi]"),
-    "a sum as a factor": _MAXIMUM + _TOTAL + _WEIGHTED,
-    "shared steps": "\nfor k in range(6):\n    " + _in_steps(_MAXIMUM + _TOTAL),
-    "twice the x": _MAXIMUM + _TOTAL.replace("X[vi, vk]", "X[vi, vk] * T.float32(2)"),
-    "other elements": (
-        _MAXIMUM
-        + _TOTAL.replace(
-            _AXES, "vi = T.axis.spatial(4, i)\n        vk = T.axis.reduce((1, 6), k + 1)"
-        )
-    ).replace("(4, 6)", "(4, 5)"),
-    "a further reduction axis": _MAXIMUM
-    + _TOTAL.replace("i, k in T.grid(4, 6)", "i, k, j in T.grid(4, 6, 2)")
-    .replace(_AXES, 'vi, vk, vj = T.axis.remap("SRR", [i, k, j])')
-    .replace("M[vi])", "M[vi]) * B[vj]"),
-    "columns that share a sum": _MAXIMUM
-    + _TOTAL.replace("i, k in T.grid(4, 6)", "i, j, k in T.grid(4, 2, 6)").replace(
-        _AXES, 'vi, vj, vk = T.axis.remap("SSR", [i, j, k])'
+_FEWER = ("length", "length - 1")
+_SKIP = ("vk =", "T.where(k < length - 1); vk =")
+_GRID = "i, k in T.grid(rows,"
+# of REFUSED, those that may occur in every form of a program
+CHANGES = {
+    "a minimum": Change(("T.max(", "T.min(", "-T.inf", "T.inf")),
+    "the difference turned": Change(sums=("{x} - M[vi]", "M[vi] - {x}")),
+    "the maximum a second time": Change(sums=("{weight}", "{weight} * M[vi]")),
+    "no exp": Change(sums=("T.exp(", "(")),
+    "the square": Change(sums=("{weight}", "{weight} * {weight}")),
+    "another element of the maximum": Change(sums=("M[vi]", "M[rows - 1 - vi]")),
+    "another x": Change(sums=("X[", "Z[")),
+    "a sum from 1": Change(sums=("T.float32(0)", "T.float32(1)")),
+    "a product": Change(
+        sums=("{sum} + {addend}", "{sum} * ({addend})", "T.float32(0)", "T.float32(1)")
     ),
-    "x written beside the maximum": _MAXIMUM + _BESIDE.format("X[wi, wk] = T.float32(1)") + _TOTAL,
-    "x written beside the sum": _MAXIMUM + _TOTAL + _BESIDE.format("X[3 - wi, wk] = T.float32(1)"),
-    "the sum read beside the maximum": _by_rows(_MAXIMUM) + _READ_ROW + _TOTAL,
-    "the sum of another row read": _MAXIMUM
-    + _by_rows(_TOTAL)
-    + _READ_ROW.replace("S[wi]", "S[3 - wi]"),
-    "tiles of other rows": "\nfor t in range(2):\n    "
-    + _in_tiles(_MAXIMUM, "t * 2 + u")
-    + _in_tiles(_TOTAL, "u * 2 + t"),
+    "fewer elements": Change(sums=_FEWER),
+    "a predicate": Change(sums=_SKIP),
+    "a predicate at the maximum": Change(_SKIP),
+    "the other axis": Change(
+        sums=("S[vi]", "S[vk]", "reduce(length", "spatial(length", "spatial(rows", "reduce(rows"),
+        of=("total",),
+    ),
+    "float16 sums": Change(dtype="float16", of=("weighted",)),
+    "x written in between": Change(
+        between=("i rows, k length", "X[vi, vk] = X[vi, vk] + T.float32(1)")
+    ),
+    "the maximum written in between": Change(between=("i rows", "M[vi] = M[vi] + T.float32(1)")),
+    "y written in between": Change(
+        between=("k length, j width", "V[vk, vj] = V[vk, vj] + T.float32(1)"), of=("weighted",)
+    ),
+    "the sum written in between": Change(between=("i rows", "{sum_of_row} = T.float32(7)")),
 }
-# of the others, those whose weight is not exp(x - m)
-WEIGHTS = {
-    "the difference turned": "T.exp({m} - {x})",
-    "no exp": "({x} - {m})",
-    "the square": "T.exp({x} - {m}) * T.exp({x} - {m})",
-    "the maximum a second time": "T.exp({x} - {m}) * {m}",
+IN_EVERY_FORM = tuple(CHANGES)
+CHANGES |= {
+    "a difference": Change(sums=("{sum} +", "{sum} -")),
+    "a quotient": Change(sums=("T.exp(", "T.float32(2) / T.exp(")),
+    "exp2": Change(sums=("T.exp(", "T.exp2(")),
+    "the maximum of pairs": Change(("M[vi]", "M[vi // 2]"), ("M[vi]", "M[vi // 2]")),
+    "the sum read in between": Change(between=("i rows", "B[vi] = S[vi]")),
+    "a part of the sum read": Change(beside_sums=("i rows, k length", "P[vi, vk] = S[vi]")),
+    "a sum as a factor": Change(sums=("V[vk, vj]", "S[vi]"), of=("both",)),
+    "shared steps": Change(around="k length"),
+    "tiles of other rows": Change(
+        (_GRID, "u, k in T.grid(2,", "(rows, i)", "(rows, t * 2 + u)"),
+        (_GRID, "u, k in T.grid(2,", "(rows, i)", "(rows, u * 2 + t)"),
+        around="t 2",
+    ),
+    "twice the x": Change(sums=("{x}", "{x} * T.float32(2)")),
+    "other elements": Change(
+        _FEWER,
+        ("rows, length", "rows, length - 1", "reduce(length, k)", "reduce((1, length), k + 1)"),
+    ),
+    "a further reduction axis": Change(
+        sums=(
+            *("i, k in T.grid(rows, length", "i, k, j in T.grid(rows, length, 2"),
+            *("k)\n", "k); vj = T.axis.reduce(2, j)\n", "{weight}", "{weight} * B[vj]"),
+        )
+    ),
+    "columns that share a sum": Change(
+        sums=(_GRID, "i, j, k in T.grid(rows, 2,", "vk =", "vj = T.axis.spatial(2, j); vk =")
+    ),
+    "x written beside the maximum": Change(
+        beside_maximum=("i rows, k length", "X[vi, vk] = T.float32(1)")
+    ),
+    "x written beside the sum": Change(
+        beside_sums=("i rows, k length", "X[rows - 1 - vi, vk] = T.float32(1)")
+    ),
+    "the sum read beside the maximum": Change(beside_maximum=("i rows", "B[vi] = S[vi]")),
+    "the sum of another row read": Change(beside_sums=("i rows", "B[vi] = S[rows - 1 - vi]")),
 }
-NEEDS_FACTOR = ("y written in between", "float16 sums")
-PLAIN_SUM = ("the other axis",)
 
 
 @dataclass(frozen=True)
@@ -208,14 +195,14 @@ class Program:
     refused: str = ""
 
     @property
-    def is_written(self) -> bool:
-        """Whether it is one of WRITTEN."""
-        return self.refused in WRITTEN
+    def change(self) -> Change:
+        """What makes it a program that must be refused, if it is one."""
+        return CHANGES.get(self.refused, Change())
 
     @property
     def seconds(self) -> tuple[str, ...]:
         """The names of the blocks to fuse into `maximum`, in order."""
-        return SUMS["both" if self.refused == "a sum as a factor" else self.sums]
+        return SUMS[self.sums]
 
     @property
     def odd(self) -> dict[str, str]:
@@ -262,8 +249,8 @@ def to_refuse() -> st.SearchStrategy[Program]:
         x=st.sampled_from(("X", "scaled")),
         form=st.sampled_from(FORMS[:2]),
         loops=st.sampled_from(LOOPS[:2]),
-        refused=st.sampled_from(tuple(why for why in REFUSED if why not in WRITTEN)),
-    ).filter(is_possible)
+        refused=st.sampled_from(IN_EVERY_FORM),
+    ).filter(lambda program: program.sums in program.change.of)
 
 
 def plain_fused() -> list[Program]:
@@ -274,170 +261,101 @@ def plain_fused() -> list[Program]:
 
 def plain_refused() -> list[Program]:
     """The plainest program of each reason to refuse."""
-    sums = {why: "weighted" if why in NEEDS_FACTOR else "total" for why in REFUSED}
-    sizes = {why: (4, 6) if why in WRITTEN else (2, 3) for why in REFUSED}
-    return [Program(*sizes[why], sums=sums[why], refused=why) for why in REFUSED]
-
-
-def is_possible(program: Program) -> bool:
-    """Whether the reason to refuse can occur in this program."""
-    weighted = program.sums == "weighted"
-    if program.is_written:
-        return not weighted
-    if program.refused in NEEDS_FACTOR:
-        return weighted
-    return not (program.refused in PLAIN_SUM and weighted)
+    sizes = {why: (2, 3) if why in IN_EVERY_FORM else (4, 6) for why in REFUSED}
+    return [Program(*sizes[why], sums=CHANGES[why].of[0], refused=why) for why in REFUSED]
 
 
 # --- as TVMScript ---------------------------------------------------------------------------------
 
 
 def text(program: Program) -> str:
-    """The program as TVMScript."""
-    p, why = program, program.refused
-    if p.is_written:
-        return _write(why)
-    kind = "float16" if p.x == "half" or why == "float16 sums" else "float32"
-    sums = "float16" if why == "float16 sums" else "float32"
-    shape = (p.length, p.rows) if p.x == "transposed" else (p.rows, p.length)
-    params = [f'X: T.Buffer({shape}, "{kind}")']
-    if why == "another x":
-        params.append(f'Z: T.Buffer({shape}, "float32")')
-    if "weighted" in p.seconds:
-        params.append(f'V: T.Buffer(({p.length}, {p.width}), "{sums}")')
-    if p.form == "three factors":
-        params.append(f'Y: T.Buffer(({p.length},), "{sums}")')
-    params += [f'M: T.Buffer(({p.rows},), "{sums}")']
-    if "total" in p.seconds:
-        length = p.length if why == "the other axis" else p.rows
-        params.append(f'S: T.Buffer(({length},), "{sums}")')
-    if "weighted" in p.seconds:
-        params.append(f'W: T.Buffer(({p.rows}, {p.width}), "{sums}")')
-    if p.beside == "a reader between":
-        params.append(f'B: T.Buffer(({p.rows},), "float32")')
+    """The program as TVMScript, in which `rows`, `length` and `width` are its sizes."""
+    p, change = program, program.change
+    shared = "i rows" if p.loops == "shared rows" else change.around
+    parts = [_maximum(p, shared), _between(p, shared), *(_sum(p, one, shared) for one in p.seconds)]
+    body = write_loops(shared, "".join(parts))
     if p.beside == "a reader after":
-        params.append(f'P: T.Buffer(({p.rows}, {p.length}), "float32")')
-    first, others = _maximum(p), [_sum(p, name) for name in p.seconds]
-    parts = [first, _between(p), *others]
-    if p.loops == "shared rows":
-        row = f"for i in range({p.rows}):\n"
-        parts = [row, *(part.replace(row, "", 1) for part in parts)]
-    body = "".join(parts)
-    if p.beside == "a reader after":
-        loops, step = [("i", p.rows), ("k", p.length)], f"T.exp({_x(p, 'vi', 'vk')} - M[vi])"
-        body += _block(p, loops, "after", "SS", [], f"P[vi, vk] = {step}")
-    return _function(params, body)
+        body += write_block(
+            "after", "i rows, k length", f"P[vi, vk] = T.exp({ELEMENTS[p.x]} - M[vi])"
+        )
+    flat = "length, rows" if p.x == "transposed" else "rows, length"
+    shapes = {"X": flat, "Z": flat, "V": "length, width", "Y": "length,", "M": "rows,"}
+    shapes |= {"S": "length," if "S[vk]" in body else "rows,", "W": "rows, width"}
+    shapes |= {"B": "rows,", "P": "rows, length"}
+    buffers = {one: f'({shape}), "float32"' for one, shape in shapes.items() if f"{one}[" in body}
+    if p.x == "half":
+        buffers["X"] = f'({flat}), "float16"'
+    return write_function(buffers, body).replace("float32", change.dtype)
 
 
-def _write(why: str) -> str:
-    """One of WRITTEN as TVMScript, with the buffers that it uses."""
-    shapes = {"X": (4, 6), "M": (4,), "S": (4,), "W": (4,), "B": (4,), "P": (4, 6)}
-    body = WRITTEN[why]
-    used = {name: shape for name, shape in shapes.items() if f"{name}[" in body}
-    return _function([f'{b}: T.Buffer({shape}, "float32")' for b, shape in used.items()], body)
+def _edit(body: str, edits: Sequence[str], **names: str) -> str:
+    """`body` after `edits`: what is replaced, and by what, in turns."""
+    for old, new in zip(edits[::2], edits[1::2], strict=True):
+        body = body.replace(old.format(**names), new.format(**names))
+    return body
 
 
-def _function(params: list[str], body: str) -> str:
-    head = f"@T.prim_func(s_tir=True)\ndef main({', '.join(params)}):\n"
-    return head + textwrap.indent(body, "    ", lambda line: True)
+def _add_beside(body: str, loops: str, store: str) -> str:
+    """`body`, which is in `loops`, and behind it in them a block that does `store`, if there is one."""
+    if not store:
+        return body
+    return write_loops(loops, body + write_block("beside", loops, store, shared=loops))
 
 
-def _x(p: Program, i: str, k: str, buffer: str = "X") -> str:
-    return ELEMENTS[p.x].format(i=i, k=k).replace("X[", f"{buffer}[")
+def _maximum(p: Program, shared: str) -> str:
+    beside = p.change.beside_maximum
+    step = f"M[vi] = T.max(M[vi], {ELEMENTS[p.x]})"
+    body = write_block(
+        "maximum",
+        "i rows, k length",
+        step,
+        init=f"M[vi] = {INITS[p.init]}",
+        shared=shared or beside[0],
+    )
+    return _add_beside(_edit(body, p.change.maximum), *beside)
 
 
-def _block(
-    p: Program, loops, name: str, kinds: str, init: list[str], step: str, where: str = ""
-) -> str:
-    """Loops, each on a line of its own, around one block; its axes are the loops' names with a v before."""
-    out = ""
-    for depth, (var, extent) in enumerate(loops):
-        parallel = p.loops == "parallel rows" and (depth, var) == (0, "i")
-        rows = f"T.parallel({extent})" if parallel else f"range({extent})"
-        out += "    " * depth + f"for {var} in {rows}:\n"
-    pad = "    " * len(loops)
-    out += f'{pad}with T.sblock("{name}"):\n'
-    if where:
-        out += f"{pad}    T.where({where})\n"
-    for (var, extent), axis in zip(loops, kinds, strict=True):
-        values = f"{extent}, {var}"
-        if p.loops == "columns from 1" and (name, var) == ("weighted", "j"):
-            values = f"(1, {extent + 1}), j + 1"
-        out += f"{pad}    v{var} = T.axis.{'spatial' if axis == 'S' else 'reduce'}({values})\n"
-    if init:
-        out += f"{pad}    with T.init():\n" + "".join(f"{pad}        {line}\n" for line in init)
-    return out + "".join(f"{pad}    {line}\n" for line in step.splitlines())
-
-
-def _maximum(p: Program) -> str:
-    init, larger = INITS[p.init], "max"
-    if p.refused == "a minimum":
-        init, larger = 'T.infinity("float32")', "min"
-    if p.refused == "float16 sums":
-        init = init.replace("float32", "float16")
-    where = f"k < {p.length - 1}" if p.refused == "a predicate at the maximum" else ""
-    loops = [("i", p.rows), ("k", p.length)]
-    step = f"M[vi] = T.{larger}(M[vi], {_x(p, 'vi', 'vk').replace('float32', _kind(p))})\n"
-    return _block(p, loops, "maximum", "SR", [f"M[vi] = {init}"], step, where)
-
-
-def _kind(p: Program) -> str:
-    return "float16" if p.refused == "float16 sums" else "float32"
-
-
-def _sum(p: Program, name: str) -> str:
-    why, rows = p.refused, "vi"
-    x = _x(p, "vi", "vk", "Z" if why == "another x" else "X").replace("float32", _kind(p))
-    if why == "another element of the maximum":
-        rows = f"{p.rows - 1} - vi"
-    factors = [WEIGHTS.get(why, "T.exp({x} - {m})").format(x=x, m=f"M[{rows}]")]
-    loops, kinds, target = [("i", p.rows), ("k", p.length)], "SR", "S[vi]"
-    if name == "weighted":
-        loops, kinds, target = [("i", p.rows), ("j", p.width), ("k", p.length)], "SSR", "W[vi, vj]"
-        factors.append("V[vk, vj]")
-        if p.loops == "columns from 1":
-            target, factors[-1] = "W[vi, vj - 1]", "V[vk, vj - 1]"
-    if why == "the other axis":
-        kinds, target = "RS", "S[vk]"
+def _sum(p: Program, name: str, shared: str) -> str:
+    total, beside = name == "total", p.change.beside_sums
+    target, loops = (
+        ("S[vi]", "i rows, k length") if total else ("W[vi, vj]", "i rows, j width, k length")
+    )
+    x = ELEMENTS[p.x]
+    weight = f"T.exp({x} - M[vi])"
+    factors = [weight] if total else [weight, "V[vk, vj]"]
     if p.form == "three factors":
         factors.insert(0, "Y[vk]")
     if p.form == "weight last":
         factors.reverse()
-    addend, sign = " * ".join(factors), "+"
-    if why == "a product":
-        addend, sign = f"({addend})", "*"
-    sides = [target, addend]
-    if p.form == "sum last":
-        sides.reverse()
     if p.loops == "second turned":
-        loops, kinds = loops[::-1], kinds[::-1]
-    if why == "fewer elements":
-        loops = [(var, n - 1 if var == "k" else n) for var, n in loops]
-    where = f"k < {p.length - 1}" if why == "a predicate" else ""
-    step = f"{target} = {f' {sign} '.join(sides)}\n"
-    start = f"T.{_kind(p)}({int(why in ('a sum from 1', 'a product'))})"
-    return _block(p, loops, name, kinds, [f"{target} = {start}"], step, where)
+        loops = ", ".join(reversed(loops.split(", ")))
+    addend = " * ".join(factors)
+    sides = [addend, target] if p.form == "sum last" else [target, addend]
+    step, init = f"{target} = {' + '.join(sides)}", f"{target} = T.float32(0)"
+    body = write_block(name, loops, step, init=init, shared=shared or beside[0])
+    if p.loops == "columns from 1":
+        body = _edit(body, ("(width, j)", "((1, width + 1), j + 1)", "vj]", "vj - 1]"))
+    names = {"x": x, "weight": weight, "sum": target, "addend": addend}
+    return _add_beside(_edit(body, p.change.sums, **names), *beside)
 
 
-def _between(p: Program) -> str:
-    loops, step = {
-        "a reader between": ("i", "B[vi] = M[vi] + T.float32(1)"),
-        "x written in between": ("ik", "X[vi, vk] = X[vi, vk] + T.float32(1)"),
-        "the maximum written in between": ("i", "M[vi] = M[vi] + T.float32(1)"),
-        "y written in between": ("kj", "V[vk, vj] = V[vk, vj] + T.float32(1)"),
-        "the sum written in between": (
-            "i",
-            f"{'S[vi]' if p.sums == 'total' else 'W[vi, 0]'} = T.float32(7)",
-        ),
-    }.get(p.refused or p.beside, ("", ""))
-    sizes = {"i": p.rows, "j": p.width, "k": p.length}
-    around = [(var, sizes[var]) for var in loops]
-    return _block(p, around, "between", "S" * len(around), [], step) if step else ""
+def _between(p: Program, shared: str) -> str:
+    reader = (
+        ("i rows", "B[vi] = M[vi] + T.float32(1)") if p.beside == "a reader between" else ("", "")
+    )
+    loops, store = p.change.between if p.refused else reader
+    if not store:
+        return ""
+    row = "S[vi]" if p.sums == "total" else "W[vi, 0]"
+    return write_block("between", loops, store.format(sum_of_row=row), shared=shared)
 
 
 def schedule(program: Program) -> s_tir.Schedule:
     """A schedule of the program, in which its loops are as it says."""
-    sch = s_tir.Schedule(_parse(text(program)))
+    sch = s_tir.Schedule(_parse(text(program), program.rows, program.length, program.width))
+    if program.loops == "parallel rows":
+        for block in sch.get_child_blocks(sch.get_sblock("root")):
+            sch.parallel(sch.get_loops(block)[0])
     if program.loops == "first split":
         sch.split(sch.get_loops("maximum")[-1], [None, 2])
     if program.loops == "first turned":
@@ -448,9 +366,9 @@ def schedule(program: Program) -> s_tir.Schedule:
 
 
 @cache
-def _parse(source: str) -> tirx.PrimFunc:
+def _parse(source: str, rows: int, length: int, width: int) -> tirx.PrimFunc:
     """The function; parsing takes as long as the rest of a look at a program, and several looks need it."""
-    return from_source(source, {"T": T})
+    return from_source(source, {"T": T, "rows": rows, "length": length, "width": width})
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -458,12 +376,11 @@ def _parse(source: str) -> tirx.PrimFunc:
 
 def arrays(program: Program) -> dict[str, np.ndarray]:
     """Arguments by name: the first row of X is as the lesson has it, and all results hold 77."""
-    p = replace(program, rows=4, length=6) if program.is_written else program
+    p, steps = program, 30 * np.arange(program.length)
     x = np.resize(ROW, p.length) - 4.0 * np.arange(p.rows)[:, None]
     place = p.length // 2
-    if p.numbers in ("rising", "falling"):
-        x += (30 if p.numbers == "rising" else -30) * np.arange(p.length)
-    elif p.numbers == "-inf first":
+    x = {"rising": x + steps, "falling": x - steps, "large": x * 5 + 300}.get(p.numbers, x)
+    if p.numbers == "-inf first":
         x[:, : place + 1] = -np.inf
         x[:, -1] = 1.5
     elif p.numbers == "-inf last":
@@ -471,12 +388,8 @@ def arrays(program: Program) -> dict[str, np.ndarray]:
         x[:, 0] = 1.5
     elif p.numbers == "all -inf":
         x[0] = -np.inf
-    elif p.numbers == "nan":
-        x[0, place] = np.nan
-    elif p.numbers == "+inf":
-        x[0, place] = np.inf
-    elif p.numbers == "large":
-        x = x * 5 + 300
+    elif p.numbers in ("nan", "+inf"):
+        x[0, place] = float(p.numbers)
     z = np.full(x.shape, 300.0)
     if p.refused in ("another x", "float16 sums"):  # the maximum rises at the end
         last = 300 if p.refused == "another x" else 20
@@ -491,13 +404,10 @@ def arrays(program: Program) -> dict[str, np.ndarray]:
         "V": 0 * factors + 40000 if p.refused == "float16 sums" else factors,
         "Y": np.where(np.arange(p.length) % 2, -2.0, 1.0),
     }
-    func = schedule(p).mod["main"]
-    names = [str(buffer.name) for buffer in func.params]
     found = {}
-    for name, buffer in zip(names, func.params, strict=True):
-        shape = [int(n) for n in buffer.shape]
-        value = known.get(name)
-        found[name] = (np.full(shape, 77) if value is None else value).astype(str(buffer.dtype))
+    for buffer in schedule(p).mod["main"].params:
+        value = known.get(str(buffer.name), np.full([int(n) for n in buffer.shape], 77))
+        found[str(buffer.name)] = value.astype(str(buffer.dtype))
     return found
 
 

@@ -38,10 +38,15 @@ def _read_module_facts(mod: tvm.IRModule) -> object:
     return {"attrs": to_python(dict(mod.attrs or {})), "global_infos": sorted(mod.global_infos)}
 
 
-def _name_kind(func: object) -> str:
-    return {relax.Function: "the Relax function", tirx.PrimFunc: "the PrimFunc"}.get(
-        type(func), "the external function"
-    )
+def keeps_module_facts(
+    after: tvm.IRModule,
+    before: tvm.IRModule,
+    whose: str,
+    why: str = "IRModule(functions) keeps only the functions. `mod.clone()` copies what belongs to the module too.",
+) -> None:
+    """`after` has the attributes and the global infos of `before`, the module that the pass `whose` was given."""
+    what = f"{whose} lost or changed the attributes or the global infos of the module itself."
+    A_PASS.equal(_read_module_facts(after), _read_module_facts(before), what, why=why)
 
 
 def check_attaches(
@@ -61,17 +66,17 @@ def check_attaches(
     before, after = attributes(mod), attributes(result)
     read.equal(list(after), list(before), f"Your {whose} added or removed functions.")
     wanted = mod.clone()
+    kinds = {relax.Function: "the Relax function", tirx.PrimFunc: "the PrimFunc"}
     for gvar, func in mod.functions_items():
         name = gvar.name_hint
         more = extra(name) if isinstance(func, relax.Function) else {}
+        kind = kinds.get(type(func), "the external function")
         _check_attributes(
-            f"{_name_kind(func)} `{name}`", before[name], more, after[name], whose, read, read_not
+            f"{kind} `{name}`", before[name], more, after[name], whose, read, read_not
         )
         if more:
             wanted[gvar] = func.with_attrs(more)
-    what = f"Your {whose} lost or changed the attributes or the global infos of the module itself."
-    why = "IRModule(functions) keeps only the functions. `mod.clone()` copies what belongs to the module too."
-    A_PASS.equal(_read_module_facts(result), _read_module_facts(mod), what, why=why)
+    keeps_module_facts(result, mod, f"Your {whose}")
     why = "An attach pass adds a fact. It must not change what the functions compute."
     read.same_ir(result, wanted, f"Your {whose} changed more than attributes.", why=why)
     if settles:

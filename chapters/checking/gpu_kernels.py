@@ -14,7 +14,6 @@ from chapters.checking import expect
 from chapters.kit.emulator import cuda_on_cpu, wgsl_on_vulkan
 from chapters.kit.emulator.executors import REQUIRED, executors, required
 from chapters.kit.gpu.launches import (
-    HostProgram,
     Launch,
     LaunchError,
     UnknownInstructionError,
@@ -73,13 +72,8 @@ def launch(
     """Run `func` on `given`, in place; a fault that the engine finds in the kernel becomes a CheckFailed."""
     webgpu = target.kind.name == "webgpu"
     engine = wgsl_on_vulkan.run_wgsl if webgpu else cuda_on_cpu.CudaOnCpu(backwards)
-    return _run(lambda: host_program(func, target), engine, given, read)
-
-
-def _run(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launch]:
-    """The launches of the program that `make` compiles, executed by `engine` on `given`."""
     try:
-        program = make()
+        program = host_program(func, target)
     except Exception as error:
         said = last_line(error)
         if "No matched reducer" in said:
@@ -115,13 +109,6 @@ def _run(make: Callable[[], HostProgram], engine, given, read: str) -> list[Laun
         ) from None
 
 
-def _check_numbers(d: np.ndarray, given: list[np.ndarray], how: str, why: str, read: str) -> None:
-    """`d` is the layer of given[:3]."""
-    what = f"The result is not A times B transposed plus the bias, run {how}."
-    atol = 1e-4 * given[0].shape[1] ** 0.5
-    expect.close(d, exact(*given[:3]), what, rtol=1e-4, atol=atol, why=why, read=read)
-
-
 def layer(
     func: tirx.PrimFunc, size: tuple[int, int, int], dtype: str, why: str, read: str, *, wgsl=True
 ) -> list[Launch]:
@@ -130,7 +117,9 @@ def layer(
     for seed, (how, target, backwards) in enumerate(engines(dtype, wgsl=wgsl)):
         given = draw_arrays(*size, dtype, seed)
         launches = launch(func, given, target, backwards, read)
-        _check_numbers(given[3], given, how, why, read)
+        what = f"The result is not A times B transposed plus the bias, run {how}."
+        near = {"rtol": 1e-4, "atol": 1e-4 * size[2] ** 0.5}
+        expect.close(given[3], exact(*given[:3]), what, **near, why=why, read=read)
     return launches
 
 

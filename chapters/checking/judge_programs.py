@@ -13,6 +13,7 @@ import tvm_ffi
 from hypothesis.strategies import SearchStrategy
 from tvm import relax
 from tvm.relax import transform as passes
+from tvm.relax.backend.cpu_generic.pipeline import dataflow_lower_passes, finalize_passes
 
 from chapters.checking import expect
 from chapters.checking.draws import find_smallest
@@ -20,7 +21,7 @@ from chapters.checking.judge import SAME_NUMBERS
 from chapters.checking.relax_modules import Module
 from chapters.checking.time_limit import DidNotEnd, TookTooLong, limit_time
 from chapters.child import patience
-from chapters.kit.cases.guard_zones import compile_once
+from chapters.kit.cases.guard_zones import QUICK, compile_once
 from chapters.kit.ir.relax_effects import bindings_of, relax_functions, scopes
 from chapters.kit.passes.plan_straight_functions import PlanStraightFunctions
 from chapters.runner.failure import CheckFailed
@@ -156,17 +157,9 @@ _PIPELINE = tvm.transform.Sequential(
     [
         passes.LambdaLift(),
         passes.LegalizeOps(),
-        passes.RewriteDataflowReshape(),
-        passes.ToNonDataflow(),
-        passes.RemovePurityChecking(),
-        passes.CallTIRRewrite(),
+        *dataflow_lower_passes(QUICK),
         PlanStraightFunctions(),
-        passes.LowerAllocTensor(),
-        passes.KillAfterLastUse(),
-        passes.LowerRuntimeBuiltin(),
-        passes.ComputePrimValue(),
-        passes.VMShapeLower(),
-        passes.AttachGlobalSymbol(),
+        *finalize_passes(QUICK)[1:],  # the first is TVM's planner
     ]
 )
 

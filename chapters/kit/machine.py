@@ -23,6 +23,10 @@ INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
 QUICK_LLVM = {"kind": "llvm", "opt-level": 0}
 
 
+class DeviceError(ValueError):
+    """A device cannot be used. The message says what is wrong and what to do."""
+
+
 def versions(*packages: str) -> dict[str, str]:
     """The versions of those of `packages` that are installed."""
     found = {}

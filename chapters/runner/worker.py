@@ -6,6 +6,7 @@ The child is a `chapters.child.Child`; `make_answerer` is what that starts.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import traceback
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from chapters.runner.known_mistakes import Diagnoser
 from chapters.runner.loading import Answer, last_line, load, locate_error
 from chapters.runner.regions import fingerprint
 
+FROZEN = ("runpy", "importlib._bootstrap", "importlib._bootstrap_external")
+WITHOUT_FILES = ("<ast>", "<string>", *(f"<frozen {name}>" for name in FROZEN))  # of frames
+
 
 def make_answerer() -> Callable[[dict], object]:
     """Import TVM, and return the function that answers the engine's questions."""
@@ -27,6 +31,7 @@ def make_answerer() -> Callable[[dict], object]:
 
     device = "CUDA GPU" if tvm.cuda(0).exist else "Metal GPU" if tvm.metal(0).exist else "CPU"
     machine = f"TVM {tvm.__version__} on {device}"
+    name_frames_without_files()
     diagnoser = Diagnoser()
     files = LearnersFiles()
     last: dict[str, Answer | None] = {}  # the answer that was checked last
@@ -53,6 +58,14 @@ def make_answerer() -> Callable[[dict], object]:
             return {}
 
     return answer
+
+
+def name_frames_without_files() -> None:
+    """Let `inspect` find at once what TVM's parser asks it for: the module of each caller.
+
+    It seeks the callers that have no file among all modules, each time anew, and remembers here what it has found.
+    """
+    inspect.modulesbyfile.update(dict.fromkeys(WITHOUT_FILES, "builtins"))
 
 
 def run_check(

@@ -30,7 +30,8 @@ class Finder(Reference):
 
 def launches(mod: IRModule) -> int:
     """How many kernels the code of `mod` launches once chapter 9's passes have made them."""
-    with QUICK:
+    # folding constants compiles kernels, which run once and are called as they declare
+    with QUICK, tvm.transform.PassContext(config={"tirx.disable_assert": True}):
         lowered = tvm.transform.Sequential(earlier(9).phases(QUICK)["graph and lower"])(mod)
     called = (call.op.name for call in calls_of_module(lowered) if isinstance(call.op, Op))
     return sum(name in LAUNCHING for name in called)

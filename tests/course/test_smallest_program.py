@@ -112,7 +112,7 @@ def loses_a_function(mod):
 def test_whatever_a_pass_does_is_said_in_one_sentence_with_the_smallest_program(
     transform, says, monkeypatch
 ):
-    monkeypatch.setattr(judge_programs, "SECONDS", 0.5)
+    monkeypatch.setattr(judge_programs, "SECONDS", 0.2)
     counts = st.integers(1, 9).map(products)
     with pytest.raises(CheckFailed) as raised:
         judge_on_draws(

@@ -42,7 +42,7 @@ FORMS = [
 
 def random_bytes(kind: str, rows: int, blocks: int) -> np.ndarray:
     """Rows of random blocks. Their float16 numbers are finite and otherwise of any size, subnormal ones included."""
-    size, random = BLOCKS[kind][0], np.random.default_rng(len(kind) + rows)
+    size, random = BLOCKS[kind][1], np.random.default_rng(len(kind) + rows)
     raw = random.integers(0, 256, (rows, blocks, size), "u1")
     for at in HALVES[kind]:
         halves = random.integers(0, 1 << 16, (rows, blocks, 1), "u2")

@@ -6,6 +6,8 @@ by thread on this CPU, forwards and backwards, and each access outside an array 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tvm
@@ -167,7 +169,10 @@ class OnGPU:
         self.config, self.dtype = config, dtype
         self.programs = {
             (make, kind): HostProgram(make(config, s, dtype), target)
-            for make in (attention_on_gpu.append_kernel, attention_on_gpu.attention_kernel)
+            for make in (
+                partial(attention.append_kernel, on_gpu=True),
+                attention_on_gpu.attention_kernel,
+            )
             for kind, s in LENGTHS.items()
         }
         self.rope = rope_table(config)

@@ -19,17 +19,16 @@ import pytest
 
 from chapters.ch11_a_real_model import chat as program
 from chapters.ch11_a_real_model import recorded, your_machine
-from chapters.ch11_a_real_model.passes import PASSES, chat_model, phases
+from chapters.ch11_a_real_model.passes import PASSES, chat_model
+from chapters.ch11_a_real_model.perplexity import make_verifier
 from chapters.child import patience
-from chapters.kit.chat.compile_decoder import compile_decoder
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model_cache import MODEL
-from chapters.kit.chat.perplexity import READS, Reader
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.tokenizer import Tokenizer
-from chapters.kit.chat.weights import Weights, read_config
+from chapters.kit.chat.weights import read_config
 from chapters.kit.machine import llvm_host, processors
-from chapters.kit.quantized.dot_products import dot_products, lanes_of
+from chapters.kit.quantized.dot_products import dot_products
 from chapters.runner.commands import chat as command
 from chapters.runner.course import ROOT
 from tests.kit.llama_in_numpy import logits_of
@@ -370,11 +369,9 @@ def test_logits_equal_numpy(file, rounding):
     answer = RECORD["answers"][0]
     ids = answer["tokens"] + answer["answer"]
     expected = logits_of(file.path, ids)
-    target = llvm_host()["target"]
-    weights = Weights(file, read_config(file), lanes_of(target))
-    exact = Reader(compile_decoder(weights, target, phases, True, READS), weights).all_logits(ids)
+    exact = make_verifier(file, exact=True)(ids)
     assert np.abs(exact - expected).max() < 1e-4 * np.abs(expected).max()
-    if dot_products(target):
+    if dot_products(llvm_host()["target"]):
         error = np.abs(one_by_one(rounding, ids) - expected)
         assert 0.01 < error.mean() < 0.05 * expected.std()
 

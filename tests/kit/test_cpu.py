@@ -15,8 +15,15 @@ from tvm_ffi import structural_equal
 
 from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cpu import amx, vnni
-from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
-from chapters.kit.cpu.bfloat16_pairs import even, from_bits, join, odd, to_bits
+from chapters.kit.cpu.add_norm_on_cpu import (
+    PAIRED,
+    cpu_kernel,
+    even,
+    from_bits,
+    join,
+    odd,
+    to_bits,
+)
 from chapters.kit.cpu.int8_matmul import WAYS, pack, schedule
 from chapters.kit.cpu.int8_numbers import expected, numbers
 from chapters.kit.cpu.vectorize_transcendentals import (
@@ -29,17 +36,15 @@ from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primiti
 
 # --- pairs of bfloat16 ----------------------------------------------------------------------------
 
-LANES = 16
 EVERY = 1 << 16
 
 
 def load_bits(buffer, chunk):
-    return to_bits(buffer[T.ramp(chunk * 2 * LANES, 1, 2 * LANES)], LANES)
+    return to_bits(buffer[T.ramp(chunk * PAIRED, 1, PAIRED)])
 
 
 def add_pairs(a, b):
-    halves = (half(a, LANES) + half(b, LANES) for half in (even, odd))
-    return from_bits(join(*halves, LANES), LANES)
+    return from_bits(join(*(half(a) + half(b) for half in (even, odd))))
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +54,8 @@ def add():
         A = T.match_buffer(p, (EVERY,), "bfloat16")
         B = T.match_buffer(q, (EVERY,), "bfloat16")
         D = T.match_buffer(r, (EVERY,), "bfloat16")
-        for chunk in T.serial(EVERY // (2 * LANES)):
-            D[T.ramp(chunk * 2 * LANES, 1, 2 * LANES)] = add_pairs(
+        for chunk in T.serial(EVERY // PAIRED):
+            D[T.ramp(chunk * PAIRED, 1, PAIRED)] = add_pairs(
                 load_bits(A, chunk), load_bits(B, chunk)
             )
 

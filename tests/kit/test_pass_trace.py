@@ -126,7 +126,7 @@ def test_find_knows_names_numbers_and_near_misses():
     [
         ({"pipeline": "none"}, "There is no pipeline 'none'; there are zero"),
         ({"config": "huge"}, "There is no configuration 'huge'"),
-        ({"function": "main"}, "There is no function of the decoder 'main'"),
+        ({"function": "main"}, "The decoder has no function 'main'"),
         ({"target": "abacus"}, "TVM knows no target 'abacus'"),
     ],
 )

@@ -5,26 +5,26 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
-from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.bench.results import load
-from chapters.kit.chat.gguf_file import read_gguf
-from chapters.kit.chat.losses import READING, loss, losses, perplexity
-from chapters.kit.chat.perplexity import (
+from chapters.ch11_a_real_model.perplexity import (
     DEFAULT,
     FLOATS,
     KINDS,
     REFERENCE,
     VARIANTS,
-    Readers,
     bytes_of,
     convert_file,
+    make_verifier,
     matrix_kind,
 )
-from chapters.kit.quantized.weight_blocks import read_floats, read_quantized_rows
+from chapters.kit.bench.results import load
+from chapters.kit.chat.gguf_file import read_gguf
+from chapters.kit.chat.losses import READING, loss, losses, perplexity
+from chapters.kit.quantized.weight_blocks import read_floats
 from tests.kit.llama_in_numpy import logits_of
 from tests.kit.real_model import real_model_path
 
@@ -35,7 +35,7 @@ class Known:
     def __init__(self):
         self.pieces = []
 
-    def all_logits(self, tokens):
+    def __call__(self, tokens):
         self.pieces.append(list(tokens))
         logits = np.zeros((len(tokens), 4), "float32")
         logits[np.arange(len(tokens)), (np.array(tokens) + 1) % 4] = math.log(3)
@@ -48,11 +48,10 @@ def test_perplexity_of_known_probabilities():
 
 
 def test_a_uniform_model_wavers_between_all_tokens():
-    class Uniform:
-        def all_logits(self, tokens):
-            return np.full((len(tokens), 50), -1e4, "float32")
+    def uniform(tokens):
+        return np.full((len(tokens), 50), -1e4, "float32")
 
-    assert perplexity(Uniform(), range(40), 8) == pytest.approx(50, rel=1e-12)
+    assert perplexity(uniform, range(40), 8) == pytest.approx(50, rel=1e-12)
 
 
 def test_windows_begin_anew_and_leave_out_their_first_token():
@@ -89,8 +88,7 @@ def file():
 
 
 def _floats(file, name):
-    kind, raw = file.tensors[name].type, file.raw(name)
-    return read_floats(kind, raw) if kind == "F32" else read_quantized_rows(kind, raw).floats()
+    return read_floats(file.tensors[name].type, file.raw(name))
 
 
 def test_floats_are_the_numbers_of_the_file(file):
@@ -135,12 +133,8 @@ def test_the_reference_equals_numpy(tmp_path):
     small = read_gguf(LLAMAS["Q4_K and Q6_K"].save(tmp_path / "model.gguf"))
     tokens = np.random.default_rng(0).integers(0, VOCAB, 40).tolist()
 
-    class InNumpy:
-        def all_logits(self, tokens):
-            return logits_of(small.path, tokens)
-
-    found = losses(Readers(phases, 48).reader(convert_file(small, FLOATS), True), tokens, 48)
-    expected = losses(InNumpy(), tokens, 48)
+    found = losses(make_verifier(convert_file(small, FLOATS), True, 48), tokens, 48)
+    expected = losses(partial(logits_of, small.path), tokens, 48)
     assert len(found) == 39
     np.testing.assert_allclose(found, expected, atol=1e-3)
     assert found.mean() == pytest.approx(expected.mean(), rel=1e-5)
@@ -160,14 +154,14 @@ def test_the_results_are_of_this_text_and_this_model(measured):
     model = hashlib.sha256(real_model_path().read_bytes()).hexdigest()
     assert measured["model_sha256"] == model
     assert list(measured["variants"]) == list(VARIANTS)
-    assert list(measured["alone"]) == list(measured["kept"]) == list(KINDS)
+    assert list(measured["alone"]) == list(KINDS)
     windows = -(-measured["tokens"] // measured["window"])
     assert measured["scored"] == measured["tokens"] - windows
 
 
 def test_losses_are_logarithms_of_perplexities(measured):
     reference = measured["variants"][REFERENCE]["perplexity"]
-    for group in ("variants", "alone", "kept"):
+    for group in ("variants", "alone"):
         for one in measured[group].values():
             ratio = math.log(one["perplexity"] / reference)
             assert one["loss"] == pytest.approx(ratio, abs=5e-6)  # six digits of each

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from chapters.runner.course import ROOT
+from chapters.runner.worker import WITHOUT_FILES
 from docs.pages.upstream_page import KINDS, NONE_FOUND, Finding, read_findings
-from tests.conftest import NOWHERE
 from tests.course.canary import read_requirements
 
 FOUND = read_findings()
@@ -22,8 +22,7 @@ SECONDS = 300
 FORKS = f"""
 import faulthandler, inspect, json, os, runpy, sys
 import tvm
-for nowhere in {NOWHERE}:
-    inspect.modulesbyfile[f"<{{nowhere}}>"] = "builtins"
+inspect.modulesbyfile.update(dict.fromkeys({WITHOUT_FILES}, "builtins"))
 for line in sys.stdin:
     path, output = json.loads(line)
     child = os.fork()

@@ -17,8 +17,8 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from chapters.kit.bench.operands import in_numpy_memory
+from chapters.kit.cpu.cache_control import llvm_text, store_line, stores_done
 from chapters.kit.cpu.matmul_tile import SIDE_BY_SIDE
-from chapters.kit.cpu.nontemporal_store import llvm_text, store_line, stores_done
 from chapters.kit.cpu.vector_registers import vector_registers
 
 MULTIPLY_ADDS = 1 << 26  # of float32, for each thread

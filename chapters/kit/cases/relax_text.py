@@ -42,6 +42,12 @@ def relax_module(text: str, check_well_formed: bool = True, **names) -> tvm.IRMo
     )
 
 
+def read_modules(text: str) -> dict[str, tvm.IRModule]:
+    """The modules in `text` by their titles, each headed by a line `## title`."""
+    parts = [part.partition("\n") for part in ("\n" + text).split("\n## ")[1:]]
+    return {title: relax_module(described) for title, _, described in parts}
+
+
 def kernel(head: str, shape: Sequence[int], store: str, dtype: str = "float32") -> str:
     """Text for `relax_module`: a private PrimFunc that does `store` at each point of buffers of one shape.
 

@@ -1,9 +1,12 @@
 """Attention over the tokens that there are: one kernel for scores, softmax and values, on cache_layout.py's cache.
 
-The kernels here are for a CPU; attention_on_gpu.py has those for a GPU.
+`attention_kernel` is for a CPU; attention_on_gpu.py has the one for a GPU.
 """
 
 from __future__ import annotations
+
+import math
+from functools import partial
 
 import numpy as np
 from tvm import tirx
@@ -13,61 +16,82 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
 from chapters.kit.chat.cache_layout import LANES, cache_shape
-from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
+from chapters.kit.cpu.cache_control import CACHE_LINE, prefetch
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.quantized.dequantize import int64, int64s
 
+THREADS = 256  # per block of a GPU, at most: every GPU with WebGPU has as many
 ROWS = 12  # vectors of sums that a kernel holds at a time, in as many registers
 NEAR = 32  # blocks whose values are fetched early: more would not stay in the nearest caches
 PARALLEL = 1 << 15  # tokens times elements of a head from which several threads share a decode step
 
 
-def _declare_inputs(config: LlamaConfig, s: Expr | int, dtype: str):
-    """The parameters that both kernels have."""
-    window = config.context_window_size
-    s = s if isinstance(s, int) else tirx.Var("seq_len", "int64")
-    return s, (
-        I.arg("kv_cache", I.Buffer(int64s(cache_shape(config)), dtype)),
-        I.arg("qkv", I.Buffer(int64s((1, s, config.qkv_heads * config.head_dim)), "float32")),
-        I.arg("rope", I.Buffer(int64s((window, 2, config.head_dim // 2)), "float32")),
-        I.arg("positions", I.Buffer(int64s((1,)), "int32")),
-        I.arg("layer", tirx.Var("layer", "int64")),
-    )
+def list_shapes(config: LlamaConfig, s: Expr | int) -> list[tuple]:
+    """The shapes of the cache, qkv, rope and positions for `s` new tokens."""
+    window, d = config.context_window_size, config.head_dim
+    shapes = cache_shape(config), (1, s, config.qkv_heads * d), (window, 2, d // 2), (1,)
+    return [tuple(int64s(shape)) for shape in shapes]
 
 
-def _rotate_at(qkv, rope, token, slot, head, first, size: int, half: int) -> tuple[Expr, Expr]:
-    """Elements first … first + size of both halves of a head, rotated for position `slot`."""
-    one, two = (qkv[0, token, I.ramp((2 * head + at) * half + first, 1, size)] for at in (0, 1))
-    cosine, sine = (rope[slot, at, I.ramp(first, 1, size)] for at in (0, 1))
+def rotate_pair(qkv, rope, token: Expr, slot: Expr, first: Expr, pair: Expr) -> tuple[Expr, Expr]:
+    """Both elements of a pair, or of several neighbouring ones, rotated for position `slot`.
+
+    first: where the head of the pair begins in qkv.
+    """
+    half = rope.shape[-1]
+    one, two = qkv[0, token, first + pair], qkv[0, token, first + half + pair]
+    cosine, sine = rope[slot, 0, pair], rope[slot, 1, pair]
     return one * cosine - two * sine, two * cosine + one * sine
 
 
-def append_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") -> tirx.PrimFunc:
+def append_kernel(
+    config: LlamaConfig, s: Expr | int, dtype: str = "float32", on_gpu: bool = False
+) -> tirx.PrimFunc:
     """Rotate the new keys, then write keys and values into the cache, in place: (cache, qkv, rope, positions, layer).
 
-    dtype: the cache's. A token beyond the end of the cache is dropped.
+    dtype: the cache's. A token beyond the end of the cache is dropped. Each iteration, or thread of a GPU, writes one
+    pair of elements of a key and the two elements of the value at the same places.
     """
-    d, half = config.head_dim, config.head_dim // 2
-    first_key, heads = config.num_attention_heads, config.num_key_value_heads
-    with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
-        I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        s, (cache, qkv, rope, positions, layer) = _declare_inputs(config, s, dtype)
-        with I.sblock("root"):
-            each = I.serial if isinstance(s, int) else I.parallel
-            with each(*int64s((0, s))) as token:
-                slot = positions[0].astype("int64") + token
-                inside = I.If(slot < config.context_window_size)
-                with inside, I.Then(), I.serial(*int64s((0, heads))) as head:
-                    block = (slot // LANES, layer, int64(0), head)
-                    rotated = _rotate_at(qkv, rope, token, slot, first_key + head, 0, half, half)
-                    for part, values in enumerate(rotated):
-                        at = I.ramp(part * half * LANES + slot % LANES, LANES, half)
-                        I.buffer_store(cache, _cast(values, dtype), [*block, at])
-                    block = (slot // LANES, layer, int64(1), head)
-                    value = qkv[0, token, I.ramp((first_key + heads + head) * d, 1, d)]
-                    place = [*block, I.ramp(slot % LANES * d, 1, d)]
-                    I.buffer_store(cache, _cast(value, dtype), place)
-    return builder.get()
+    d, half, window = config.head_dim, config.head_dim // 2, config.context_window_size
+    heads, first_key = config.num_key_value_heads, config.num_attention_heads
+    threads = min(THREADS, heads * half)
+    blocks = math.ceil(heads * half / threads)
+    cache_dims, qkv_dims, rope_dims, positions_dims = list_shapes(config, s)
+    loops = [T.serial if isinstance(s, int) else T.parallel, T.serial, T.serial]
+    if on_gpu:
+        axes = "blockIdx.x", "blockIdx.y", "threadIdx.x"
+        loops = [partial(T.thread_binding, thread=axis) for axis in axes]
+    tokens_in, blocks_in, threads_in = loops
+
+    @T.prim_func(private=True, s_tir=True)
+    def append_to_cache(
+        p_cache: T.handle, p_qkv: T.handle, p_rope: T.handle, p_positions: T.handle, layer: T.int64
+    ):
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        kv_cache = T.match_buffer(p_cache, cache_dims, dtype)
+        qkv = T.match_buffer(p_qkv, qkv_dims, "float32")
+        rope = T.match_buffer(p_rope, rope_dims, "float32")
+        positions = T.match_buffer(p_positions, positions_dims, "int32")
+        for token in tokens_in(s):
+            for block in blocks_in(blocks):
+                for thread in threads_in(threads):
+                    slot: T.let = positions[0] + T.cast(token, "int32")
+                    head: T.let = (block * threads + thread) // half
+                    pair: T.let = (block * threads + thread) % half
+                    if head < heads and slot < window:
+                        key = T.meta_var(
+                            rotate_pair(qkv, rope, token, slot, (first_key + head) * d, pair)
+                        )
+                        for part in T.unroll(2):
+                            at: T.let = part * half + pair
+                            kv_cache[slot // LANES, layer, 0, head, at * LANES + slot % LANES] = (
+                                T.cast(T.Select(part == 0, key[0], key[1]), dtype)
+                            )
+                            kv_cache[slot // LANES, layer, 1, head, slot % LANES * d + at] = T.cast(
+                                qkv[0, token, (first_key + heads + head) * d + at], dtype
+                            )
+
+    return append_to_cache
 
 
 def attention_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") -> tirx.PrimFunc:
@@ -75,7 +99,12 @@ def attention_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32")
     heads, group = config.num_key_value_heads, config.group_size
     with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
         I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        s, (cache, qkv, rope, positions, layer) = _declare_inputs(config, s, dtype)
+        dtypes = {"kv_cache": dtype, "qkv": "float32", "rope": "float32", "positions": "int32"}
+        cache, qkv, rope, positions = (
+            I.arg(name, I.Buffer(shape, dtypes[name]))
+            for name, shape in zip(dtypes, list_shapes(config, s), strict=True)
+        )
+        layer = I.arg("layer", tirx.Var("layer", "int64"))
         shape = (1, s, config.num_attention_heads * config.head_dim)
         out = I.arg("attended", I.Buffer(int64s(shape), "float32"))
         tokens = 1 if isinstance(s, int) else max(1, ROWS // group)
@@ -128,9 +157,9 @@ class _Attention:
         half, width = self.config.head_dim // 2, self.width
         scale = T.broadcast(T.float32(self.config.head_dim**-0.5), width)
         for row in range(self.rows):
-            place = self.token[row], self.slot[row], self.head[row]
+            place = self.token[row], self.slot[row], self.head[row] * self.config.head_dim
             for at in range(0, half, width):
-                both = _rotate_at(self.qkv, self.rope, *place, at, width, half)
+                both = rotate_pair(self.qkv, self.rope, *place, I.ramp(int64(at), 1, width))
                 for values, first in zip(both, (at, half + at), strict=True):
                     I.buffer_store(queries, values * scale, [row, I.ramp(first, 1, width)])
 

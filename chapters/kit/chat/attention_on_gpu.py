@@ -1,82 +1,19 @@
-"""The kernels of attention.py for a GPU: the same parameters, the same cache, the same results.
+"""The attention kernel of attention.py for a GPU: the same parameters, the same cache, the same results.
 
-They need at most 256 threads per block for heads of up to 256 elements, a few kilobytes of shared memory, and no
+It needs at most 256 threads per block for heads of up to 256 elements, a few kilobytes of shared memory, and no
 instruction of a warp, so that one text serves CUDA, Metal, Vulkan and OpenCL.
 """
 
 from __future__ import annotations
 
-import math
-
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.script import tirx as T
 
-from chapters.kit.chat.cache_layout import LANES, cache_shape
+from chapters.kit.chat.attention import THREADS, list_shapes, rotate_pair
+from chapters.kit.chat.cache_layout import LANES
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.quantized.dequantize import int64s
-
-THREADS = 256  # per block, at most: every GPU with WebGPU has as many
-
-
-def _shapes(config: LlamaConfig, s: Expr | int) -> list[tuple]:
-    """The shapes of the cache, qkv, rope and positions."""
-    window, d = config.context_window_size, config.head_dim
-    shapes = cache_shape(config), (1, s, config.qkv_heads * d), (window, 2, d // 2), (1,)
-    return [tuple(int64s(shape)) for shape in shapes]
-
-
-def _rotate_pair(
-    qkv: tirx.Buffer, rope: tirx.Buffer, token: Expr, slot: Expr, first: Expr, pair: Expr
-) -> tuple[Expr, Expr]:
-    """Both elements of a pair, rotated for position `slot`. first: where the head of the pair begins in qkv."""
-    half = rope.shape[-1]
-    one, two = qkv[0, token, first + pair], qkv[0, token, first + half + pair]
-    cosine, sine = rope[slot, 0, pair], rope[slot, 1, pair]
-    return one * cosine - two * sine, two * cosine + one * sine
-
-
-def append_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") -> tirx.PrimFunc:
-    """Rotate the new keys, then write keys and values into the cache, in place: (cache, qkv, rope, positions, layer).
-
-    dtype: the cache's. A token beyond the end of the cache is dropped. A thread writes one pair of elements of a key
-    and the two elements of the value at the same places.
-    """
-    d, half, window = config.head_dim, config.head_dim // 2, config.context_window_size
-    heads, first_key = config.num_key_value_heads, config.num_attention_heads
-    threads = min(THREADS, heads * half)
-    blocks = math.ceil(heads * half / threads)
-    cache_dims, qkv_dims, rope_dims, positions_dims = _shapes(config, s)
-
-    @T.prim_func(private=True, s_tir=True)
-    def append_to_cache(
-        p_cache: T.handle, p_qkv: T.handle, p_rope: T.handle, p_positions: T.handle, layer: T.int64
-    ):
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        kv_cache = T.match_buffer(p_cache, cache_dims, dtype)
-        qkv = T.match_buffer(p_qkv, qkv_dims, "float32")
-        rope = T.match_buffer(p_rope, rope_dims, "float32")
-        positions = T.match_buffer(p_positions, positions_dims, "int32")
-        for token in T.thread_binding(s, thread="blockIdx.x"):
-            for block in T.thread_binding(blocks, thread="blockIdx.y"):
-                for thread in T.thread_binding(threads, thread="threadIdx.x"):
-                    slot: T.let = positions[0] + T.cast(token, "int32")
-                    head: T.let = (block * threads + thread) // half
-                    pair: T.let = (block * threads + thread) % half
-                    if head < heads and slot < window:
-                        key = T.meta_var(
-                            _rotate_pair(qkv, rope, token, slot, (first_key + head) * d, pair)
-                        )
-                        for part in T.unroll(2):
-                            at: T.let = part * half + pair
-                            kv_cache[slot // LANES, layer, 0, head, at * LANES + slot % LANES] = (
-                                T.cast(T.Select(part == 0, key[0], key[1]), dtype)
-                            )
-                            kv_cache[slot // LANES, layer, 1, head, slot % LANES * d + at] = T.cast(
-                                qkv[0, token, (first_key + heads + head) * d + at], dtype
-                            )
-
-    return append_to_cache
 
 
 def attention_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") -> tirx.PrimFunc:
@@ -91,7 +28,7 @@ def attention_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32")
     parts = max(1, THREADS // d)  # threads that share an element, each with tokens of its own
     threads = parts * d
     scale, least = T.float32(d**-0.5), tirx.min_value("float32")
-    cache_dims, qkv_dims, rope_dims, positions_dims = _shapes(config, s)
+    cache_dims, qkv_dims, rope_dims, positions_dims = list_shapes(config, s)
     result_dims = tuple(int64s((1, s, heads * d)))
 
     @T.prim_func(private=True, s_tir=True)
@@ -127,7 +64,7 @@ def attention_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32")
                     part: T.let = thread // d
                     element: T.let = thread % d
                     if thread < half:
-                        pair = T.meta_var(_rotate_pair(qkv, rope, token, slot, head * d, thread))
+                        pair = T.meta_var(rotate_pair(qkv, rope, token, slot, head * d, thread))
                         query[thread] = pair[0] * scale
                         query[half + thread] = pair[1] * scale
                     largest[0] = least

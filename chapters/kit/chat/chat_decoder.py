@@ -10,7 +10,7 @@ from tvm.relax.frontend.nn import Tensor, op
 
 from chapters.kit.chat import attention, attention_on_gpu
 from chapters.kit.chat.cache_layout import cache_shape
-from chapters.kit.chat.weights import Spec, Weights
+from chapters.kit.chat.weights import Weights
 from chapters.kit.decoder.llama import LlamaForCausalLM
 from chapters.kit.quantized.dequantize import int64
 from chapters.kit.quantized.quantized_layers import (
@@ -23,13 +23,6 @@ from chapters.kit.quantized.quantized_layers import (
 )
 
 FUNCTIONS = ("prefill", "decode")
-
-
-def build_matrix(spec: Spec) -> Matrix:
-    """The module that holds a matrix."""
-    if spec.form is None:
-        return FloatMatrix(spec.n, spec.k)
-    return QuantizedMatrix(spec.form, spec.n, spec.k)
 
 
 class ChatAttention(nn.Module):
@@ -46,16 +39,16 @@ class ChatAttention(nn.Module):
         model: nn.Module,
         on_gpu: bool,
     ):
-        self.config, self.qkv_proj, self.o_proj = config, qkv_proj, o_proj
-        self._kernels = attention_on_gpu if on_gpu else attention
+        self.config, self.qkv_proj, self.o_proj, self.on_gpu = config, qkv_proj, o_proj, on_gpu
         self._model = (model,)  # in a tuple, so that its parameters are listed once
 
     def forward(self, hidden_states: Tensor, positions: Tensor, kv_cache: Tensor, layer_id: int):
         """(1, s, hidden) -> (1, s, hidden), and the extended cache."""
         config, dtype, s = self.config, kv_cache.dtype, hidden_states.shape[1]
+        kernels = attention_on_gpu if self.on_gpu else attention
         inputs = [self.qkv_proj(hidden_states), self._model[0].rope, positions, int64(layer_id)]
         kv_cache = op.tensor_ir_inplace_op(
-            self._kernels.append_kernel(config, s, dtype),
+            attention.append_kernel(config, s, dtype, self.on_gpu),
             "append_to_cache",
             [kv_cache, *inputs],
             inplace_indices=0,
@@ -63,7 +56,7 @@ class ChatAttention(nn.Module):
         )
         shape = [1, s, config.num_attention_heads * config.head_dim]
         out = op.tensor_ir_op(
-            self._kernels.attention_kernel(config, s, dtype),
+            kernels.attention_kernel(config, s, dtype),
             "attention",
             [kv_cache, *inputs],
             Tensor.placeholder(shape, "float32", "attended"),
@@ -105,13 +98,19 @@ def chat_decoder(
     """
     config = weights.config
 
+    def build_matrices(layer: str) -> list[Matrix]:
+        return [
+            QuantizedMatrix(spec.form, spec.n, spec.k) if spec.form else FloatMatrix(spec.n, spec.k)
+            for spec in weights.specs(layer)
+        ]
+
     def linear(layer: str) -> MatrixLinear:
-        return MatrixLinear([build_matrix(spec) for spec in weights.specs(layer)])
+        return MatrixLinear(build_matrices(layer))
 
     whole = ChatDecoder(config, "float32")
     model = whole.model
     model.rope = nn.Parameter((config.context_window_size, 2, config.head_dim // 2), "float32")
-    model.embed_tokens = MatrixEmbedding(build_matrix(*weights.specs("model.embed_tokens.matrix")))
+    model.embed_tokens = MatrixEmbedding(*build_matrices("model.embed_tokens.matrix"))
     whole.lm_head = TiedHead(model.embed_tokens) if weights.tied else linear("lm_head")
     for at, layer in enumerate(model.layers):
         name = f"model.layers.{at}."
@@ -119,18 +118,14 @@ def chat_decoder(
         layer.self_attn = ChatAttention(config, *projections, model, on_gpu)
         layer.mlp.gate_up_proj = linear(f"{name}mlp.gate_up_proj")
         layer.mlp.down_proj = linear(f"{name}mlp.down_proj")
-    mod, parameters = whole.export_tvm(
-        spec={name: _spec(name, config, cache_dtype) for name in functions}
-    )
-    return mod, [name for name, _ in parameters]
-
-
-def _spec(name: str, config, cache_dtype: str) -> dict:
-    modes = {"$": {"param_mode": "packed", "effect_mode": "none"}}
-    cache = list(cache_shape(config))
-    return {
-        "input_ids": nn.spec.Tensor([1 if name == "decode" else "seq_len"], "int32"),
-        "positions": nn.spec.Tensor([1], "int32"),
-        "kv_cache": nn.spec.Tensor(cache, cache_dtype),
-        **modes,
+    spec = {
+        name: {
+            "input_ids": nn.spec.Tensor([1 if name == "decode" else "seq_len"], "int32"),
+            "positions": nn.spec.Tensor([1], "int32"),
+            "kv_cache": nn.spec.Tensor(list(cache_shape(config)), cache_dtype),
+            "$": {"param_mode": "packed", "effect_mode": "none"},
+        }
+        for name in functions
     }
+    mod, parameters = whole.export_tvm(spec=spec)
+    return mod, [name for name, _ in parameters]

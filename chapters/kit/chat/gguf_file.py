@@ -2,7 +2,7 @@
 
 A GGUF file may come from anyone. So every length and offset is compared with the length of the file before anything is
 read: a file that lies gets a GGUFError, and costs no more memory than a small multiple of its own length. The package
-gguf reads such files too. But it makes objects for each token and merge, which takes 2 s for the default model and 8 s
+gguf reads such files too. But it makes arrays for each token and merge, which takes 2 s for the default model and 8 s
 for a vocabulary of 150,000, and it accepts files that are cut in a string, or whose tensors overlap. Everything is
 little endian:
 
@@ -18,25 +18,20 @@ from __future__ import annotations
 
 import math
 import struct
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from chapters.kit.quantized import weight_blocks
+
 BLOCKS = {  # type: (elements per block, bytes per block)
     "F32": (1, 4),
     "F16": (1, 2),
     "BF16": (1, 2),
-    "Q4_0": (32, 18),
-    "Q4_1": (32, 20),
-    "Q8_0": (32, 34),
-    "Q4_K": (256, 144),
-    "Q6_K": (256, 210),
+    **{kind: (elements, size) for kind, (elements, size, _) in weight_blocks.BLOCKS.items()},
 }
 NAMES = (
     "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S "
@@ -44,19 +39,9 @@ NAMES = (
     "IQ4_NL_4_8 IQ4_NL_8_8 MXFP4 NVFP4 Q1_0"
 )
 TYPES = dict(enumerate(NAMES.split()))
-SCALARS = {
-    0: "u1",
-    1: "i1",
-    2: "u2",
-    3: "i2",
-    4: "u4",
-    5: "i4",
-    6: "f4",
-    10: "u8",
-    11: "i8",
-    12: "f8",
-}
-BOOL, STRING, ARRAY = 7, 8, 9
+BOOL, STRING, ARRAY = "bool", "string", "array"
+# of fields, by their numbers: NumPy's names of numbers, and what is no number
+FIELD_TYPES = dict(enumerate(f"u1 i1 u2 i2 u4 i4 f4 {BOOL} {STRING} {ARRAY} u8 i8 f8".split()))
 LENGTH = struct.Struct("<Q")  # of a string
 REQUIRED = object()
 
@@ -81,32 +66,11 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, eq=False)
-class StringArray:
-    """An array of strings, decoded when it is asked for: whoever has tokens already needs no vocabulary.
-
-    view: the whole file. begin: the offset of the first string, that is, of its length. ends: the offsets behind each.
-    """
-
-    view: memoryview
-    begin: int
-    ends: Sequence[int]
-
-    @cached_property
-    def decoded(self) -> list[str]:
-        """The strings."""
-        begins = (self.begin, *self.ends[:-1])
-        return [
-            str(self.view[begin + LENGTH.size : end], "utf-8", "surrogateescape")
-            for begin, end in zip(begins, self.ends, strict=False)
-        ]
-
-
-@dataclass(frozen=True, eq=False)
 class GGUF:
     """An opened GGUF file.
 
     fields: numbers, bools and strings as Python values, arrays of numbers or bools as NumPy arrays, and arrays of
-    strings as StringArray. A string that is not UTF-8 holds a lone surrogate per wrong byte, so nothing is lost:
+    strings as lists. A string that is not UTF-8 holds a lone surrogate per wrong byte, so nothing is lost:
     `text.encode("utf-8", "surrogateescape")` gives its bytes back.
     """
 
@@ -126,8 +90,6 @@ class GGUF:
                 raise GGUFError(f"{self.path} has no field {name}; use a file that has it.")
             return default
         value = self.fields[name]
-        if isinstance(value, StringArray):
-            value = value.decoded
         if kind is float and type(value) is int:
             return float(value)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -206,9 +168,9 @@ class _Reader:
         at = self.take(size, what)
         return str(self.view[at : at + size], "utf-8", "surrogateescape")
 
-    def read_strings(self, count: int, what: str) -> StringArray:
+    def read_strings(self, count: int, what: str) -> list[str]:
         """The next `count` strings. A vocabulary has 100,000, so there is no call for each number in it."""
-        ends, at, end, view = array("Q"), self.at, len(self.data), self.view
+        found, at, end, view = [], self.at, len(self.data), self.view
         length, size = LENGTH.unpack_from, LENGTH.size
         for _ in range(count):
             begin = at + size
@@ -216,9 +178,9 @@ class _Reader:
             if at > end:
                 self.at = begin - size
                 self.read_string(what)  # says what is wrong
-            ends.append(at)
-        begin, self.at = self.at, at
-        return StringArray(view, begin, ends)
+            found.append(str(view[begin:at], "utf-8", "surrogateescape"))
+        self.at = at
+        return found
 
     def read(self) -> GGUF:
         magic = bytes(self.view[self.take(4, "the word GGUF") : self.at])
@@ -243,7 +205,7 @@ class _Reader:
             shown = f"{name!r:.80}"
             if name in fields:
                 raise self.refuse(f"the field {shown} occurs twice")
-            fields[name] = self.read_value(self.read_number("u4", f"the type of {shown}"), shown)
+            fields[name] = self.read_value(shown)
         alignment = fields.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self.refuse(f"general.alignment is {alignment!r:.80}, and must be a power of two")
@@ -256,32 +218,35 @@ class _Reader:
         found = [self.read_tensor(alignment) for _ in range(tensors)]
         return GGUF(self.path, fields, self.place_tensors(found, alignment), self.data)
 
-    def read_value(self, kind: int, shown: str) -> Any:
-        """The value of a field of GGUF's type `kind`. shown: the field's name for a message."""
-        if kind == ARRAY:
-            return self.read_values(self.read_number("u4", f"the element type of {shown}"), shown)
+    def read_value(self, shown: str) -> Any:
+        """The value of a field, after its type. shown: the field's name for a message."""
+        kind = self.read_type(f"the type of {shown}", f"the field {shown} is of")
         if kind == STRING:
             return self.read_string(shown)
-        if kind == BOOL:
-            return bool(self.read_bools(1, shown)[0])
-        if kind not in SCALARS:
-            raise self.refuse(f"the field {shown} is of the unknown type {kind}")
-        return self.read_number(SCALARS[kind], shown)
-
-    def read_values(self, kind: int, shown: str) -> np.ndarray | StringArray:
+        if kind != ARRAY:
+            return self.read_numbers(kind, 1, shown)[0].item()
+        what = f"the field {shown} is an array of"
+        kind = self.read_type(f"the element type of {shown}", what)
         count = self.read_number("u8", f"the number of elements of {shown}")
+        if kind == ARRAY:
+            raise self.refuse(f"{what} arrays")
         if kind == STRING:
             return self.read_strings(count, f"an element of {shown}")
-        if kind == BOOL:
-            return self.read_bools(count, shown)
-        if kind not in SCALARS:
-            what = "arrays" if kind == ARRAY else f"the unknown type {kind}"
-            raise self.refuse(f"the field {shown} is an array of {what}")
-        dtype = np.dtype(f"<{SCALARS[kind]}")
-        return np.frombuffer(self.data, dtype, count, self.take(count * dtype.itemsize, shown))
+        return self.read_numbers(kind, count, shown)
 
-    def read_bools(self, count: int, shown: str) -> np.ndarray:
-        values = np.frombuffer(self.data, np.uint8, count, self.take(count, shown))
+    def read_type(self, what: str, told: str) -> str:
+        """One of FIELD_TYPES. told: the beginning of a message about any other."""
+        number = self.read_number("u4", what)
+        if number not in FIELD_TYPES:
+            raise self.refuse(f"{told} the unknown type {number}")
+        return FIELD_TYPES[number]
+
+    def read_numbers(self, kind: str, count: int, shown: str) -> np.ndarray:
+        """The next numbers or bools of one of FIELD_TYPES."""
+        dtype = np.dtype("u1" if kind == BOOL else f"<{kind}")
+        values = np.frombuffer(self.data, dtype, count, self.take(count * dtype.itemsize, shown))
+        if kind != BOOL:
+            return values
         if np.any(values > 1):
             raise self.refuse(f"the field {shown} holds a bool that is neither 0 nor 1")
         return values.astype(bool)

@@ -8,20 +8,15 @@ tokens. Storing weights in fewer bits raises it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 READING = Path(__file__).with_name("reading.txt")  # M. Faraday, The Chemical History of a Candle
 WINDOW = 512  # tokens of a conversation; a multiple of the lanes of the cache
-
-
-class Model(Protocol):
-    """What gives the logits after each of the tokens of a new conversation: float32 (len(tokens), vocab_size)."""
-
-    def all_logits(self, tokens: Sequence[int]) -> np.ndarray: ...
+# gives the logits after each of the tokens of a new conversation: float32 (len(tokens), vocab_size)
+Model = Callable[[Sequence[int]], np.ndarray]
 
 
 def loss(logits: np.ndarray, token: int) -> float:
@@ -48,7 +43,7 @@ def losses(model: Model, tokens: Sequence[int], window: int = WINDOW) -> np.ndar
     for at in range(0, len(tokens), window):
         piece = tokens[at : at + window]
         if len(piece) > 1:
-            logits = model.all_logits(piece)
+            logits = model(piece)
             found += [loss(row, token) for row, token in zip(logits[:-1], piece[1:], strict=True)]
     return np.array(found)
 

@@ -85,6 +85,13 @@ class ChatModel:
         self.length += len(tokens)
         return logits.reshape(-1)
 
+    def all_logits(self, tokens: Sequence[int]) -> np.ndarray:
+        """The logits after each of `tokens`, a new conversation: float32 (len(tokens), vocab_size).
+
+        The decoder must have the function batch_verify.
+        """
+        return self._run("batch_verify", tokens, 0)[0]
+
     def _run(self, function: str, tokens: Sequence[int], position: int) -> np.ndarray:
         """The logits that `function` gives for `tokens` from `position` on.
 

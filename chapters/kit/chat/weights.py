@@ -30,6 +30,7 @@ from chapters.kit.quantized.weight_blocks import (
 
 # what a decoder has at most: each layer and each pair of heads is code to compile, and a file may announce any number
 MOST_LAYERS, MOST_HEADS, MOST_QUERIES, MOST_ELEMENTS = 256, 512, 64, 512
+EPSILON = "attention.layer_norm_rms_epsilon"
 LONGEST = 2048  # tokens of context, unless more are asked for: the cache takes memory for each
 KNOWN = re.compile(  # the tensors of a Llama; any other would be left out of the computation
     r"(token_embd|output_norm|output|rope_freqs"
@@ -49,10 +50,16 @@ class Spec:
     k: int
 
     @property
-    def nbytes(self) -> int:
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """{name of an array: (shape, dtype)}."""
         if self.form is None:
-            return self.n * self.k * 4
-        return self.form.bytes_of(self.form.whole_panels(self.n), self.k)
+            return {"weight": ((self.n, self.k), "float32")}
+        shapes = self.form.shapes(self.form.whole_panels(self.n), self.k)
+        return dict(zip(("codes", "scales"), shapes, strict=True))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(math.prod(s) * np.dtype(dtype).itemsize for s, dtype in self.arrays.values())
 
 
 def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
@@ -71,7 +78,6 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
     def number(name: str, kind: type = int, **default):
         return file.field(f"llama.{name}", kind, **default)
 
-    hidden, heads = number("embedding_length"), number("attention.head_count")
     if number("expert_count", default=0):
         raise GGUFError(
             f"{file.path} holds a mixture of experts, and this command runs one; choose a dense model."
@@ -82,25 +88,26 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
             f"{file.path} scales positions by the method {scaling!r:.80}, and this command knows none and linear; "
             "choose another model."
         )
-    positive = {"embedding_length": hidden, "attention.head_count": heads}
-    for name in ("block_count", "feed_forward_length"):
-        positive[name] = number(name)
+    sizes = "embedding_length attention.head_count block_count feed_forward_length context_length"
+    positive = {name: number(name) for name in sizes.split()}
+    hidden, heads, layers, inner, window = positive.values()
     kv_heads = positive["attention.head_count_kv"] = number(
         "attention.head_count_kv", default=heads
     )
-    window = positive["context_length"] = number("context_length")
+    theta = positive["rope.freq_base"] = number("rope.freq_base", float, default=10000.0)
+    epsilon = positive[EPSILON] = number(EPSILON, float)
     for name, value in positive.items():
-        if value < 1:
+        if not 0 < value < float("inf"):
             raise GGUFError(f"In {file.path}, llama.{name} is {value}; it must be positive.")
     for name in file.tensors:
         known = KNOWN.fullmatch(name)
-        if not known or int(known["layer"] or 0) >= positive["block_count"]:
+        if not known or int(known["layer"] or 0) >= layers:
             raise GGUFError(
                 f"{file.path} has a tensor {name!r:.80}, which the course's decoder lacks; choose another model."
             )
     head_dim = number("attention.key_length", default=hidden // heads)
     for what, found, most in (
-        ("layers", positive["block_count"], MOST_LAYERS),
+        ("layers", layers, MOST_LAYERS),
         ("heads", heads, MOST_HEADS),
         ("heads for each key-value head", heads // kv_heads, MOST_QUERIES),
         ("elements in a head", head_dim, MOST_ELEMENTS),
@@ -113,14 +120,6 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
         raise GGUFError(
             f"In {file.path}, a head has {head_dim} elements; it must be a multiple of 4."
         )
-    epsilon = number("attention.layer_norm_rms_epsilon", float)
-    theta = number("rope.freq_base", float, default=10000.0)
-    for name, value in (
-        ("attention.layer_norm_rms_epsilon", epsilon),
-        ("rope.freq_base", theta),
-    ):
-        if not 0 < value < float("inf"):
-            raise GGUFError(f"In {file.path}, llama.{name} is {value}; it must be positive.")
     if epsilon >= 1:
         raise GGUFError(f"In {file.path}, the norms' epsilon is {epsilon}; it must be below 1.")
     for name in ("attention.value_length", "rope.dimension_count"):
@@ -131,8 +130,8 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
     try:
         return LlamaConfig(
             hidden_size=hidden,
-            intermediate_size=positive["feed_forward_length"],
-            num_hidden_layers=positive["block_count"],
+            intermediate_size=inner,
+            num_hidden_layers=layers,
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
@@ -237,27 +236,20 @@ class Weights:
         for name, run in self._runs():
             spec = self._spec(run)
             parts = [self._read_rows(*one) for one in run]
-            if spec.form is None:
-                yield f"{name}.weight", np.concatenate(parts)
-            else:
-                for kind, array in zip(
-                    ("codes", "scales"), pack(stack_rows(parts), spec.form), strict=True
-                ):
-                    yield f"{name}.{kind}", array
+            packed = pack(stack_rows(parts), spec.form) if spec.form else [np.concatenate(parts)]
+            for kind, array in zip(spec.arrays, packed, strict=True):
+                yield f"{name}.{kind}", array
         for name, vector in self.vectors.items():
             yield name, self._read_vector(f"{vector}.weight", self.config.hidden_size)
         yield "model.rope", self.rope
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """{name of a parameter: (shape, dtype)} of what `arrays` gives."""
-        found: dict[str, tuple[tuple[int, ...], str]] = {}
-        for name, run in self._runs():
-            spec = self._spec(run)
-            if spec.form is None:
-                found[f"{name}.weight"] = (spec.n, spec.k), "float32"
-            else:
-                codes, scales = spec.form.shapes(spec.form.whole_panels(spec.n), spec.k)
-                found |= {f"{name}.codes": codes, f"{name}.scales": scales}
+        found = {
+            f"{name}.{kind}": described
+            for name, run in self._runs()
+            for kind, described in self._spec(run).arrays.items()
+        }
         found |= {name: ((self.config.hidden_size,), "float32") for name in self.vectors}
         return {**found, "model.rope": (self.rope.shape, "float32")}
 
@@ -313,10 +305,7 @@ class Weights:
 
     def _read_vector(self, name: str, length: int) -> np.ndarray:
         _require_shape(self.file, name, (length,))
-        raw, kind = self.file.raw(name), self.file.tensors[name].type
-        return (
-            read_quantized_rows(kind, raw).floats() if kind in BLOCKS else read_floats(kind, raw)
-        ).reshape(-1)
+        return read_floats(self.file.tensors[name].type, self.file.raw(name)).reshape(-1)
 
     def _rope_factors(self) -> np.ndarray:
         """What each pair's frequency is divided by: as in llama.cpp, by the file's table, and by a linear scale."""

@@ -4,8 +4,8 @@ A row fits into the first-level cache: the sum is read back from there, not from
 two writes per element, which is the least possible.
 
 A row is computed in one of four ways. `_row_in_cache` is the plain one. `_row_streamed` stores its results around the
-cache, for tensors too large to stay in it. Both have a twin for bfloat16 that computes on pairs of elements
-(bfloat16_pairs.py). All four take the same steps: add, store the sum, sum the squares, scale, store the norm.
+cache, for tensors too large to stay in it. Both have a twin for bfloat16 that computes on pairs of elements.
+All four take the same steps: add, store the sum, sum the squares, scale, store the norm.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from chapters.kit.cpu.bfloat16_pairs import even, from_bits, join, odd, to_bits
-from chapters.kit.cpu.nontemporal_store import LINE_BYTES, llvm_text, store_line, stores_done
+from chapters.kit.cpu.cache_control import CACHE_LINE, llvm_text, store_line, stores_done
 from chapters.kit.ir.parse_alone import kernel_for_rows
 from chapters.kit.ir.row_index import row_index
 
@@ -26,6 +25,7 @@ LANES = 16  # float32 elements per vector, 64 bytes; LLVM splits it for narrower
 UNROLLED = 2  # vectors of partial sums, so that an addition need not wait for the one before it
 STEP = LANES * UNROLLED  # elements of a row that one iteration takes
 PAIRED = 2 * LANES  # elements of a vector of pairs: one cache line
+UPPER = 0xFFFF0000  # the bits of a pair's second element
 ALONE_BYTES = 1 << 17  # up to this size one thread is done before other threads have woken up
 STREAM_BYTES = 1 << 26  # results larger than this have left the cache before they are read
 
@@ -51,7 +51,7 @@ class Rows:
     @property
     def line(self) -> int:
         """Elements per cache line."""
-        return LINE_BYTES // self.item_bytes
+        return CACHE_LINE // self.item_bytes
 
     @property
     def paired(self) -> bool:
@@ -207,21 +207,62 @@ def _row_streamed(rows, x1, x2, weight, norm, total, row):
 
 # --- pairs of bfloat16 ------------------------------------------------------------------------------
 
+# A bfloat16 is the upper half of a float32. Consider a pair in one 32-bit lane. Clear the lower half of the lane, and
+# it is the second element (the one at the higher address) as a float32; shift the lane left by 16 bits, and it is the
+# first. Element by element, LLVM would widen each element to its own lane and narrow it again: two more shuffles per
+# element, and a core does one shuffle per cycle. This assumes a little-endian processor, as do all targets of this
+# course.
+
+
+def to_bits(pairs: tvm.ir.Expr) -> tvm.ir.Expr:
+    """A vector of PAIRED bfloat16, or of LANES float32, as LANES uint32 with the same bits."""
+    return tirx.reinterpret(f"uint32x{LANES}", pairs)
+
+
+def from_bits(bits: tvm.ir.Expr) -> tvm.ir.Expr:
+    """The bits of LANES pairs as a vector of PAIRED bfloat16."""
+    return tirx.reinterpret(f"bfloat16x{PAIRED}", bits)
+
+
+def even(bits: tvm.ir.Expr) -> tvm.ir.Expr:
+    """The first element of each pair, as float32."""
+    return tirx.reinterpret(f"float32x{LANES}", bits << _broadcast(16))
+
+
+def odd(bits: tvm.ir.Expr) -> tvm.ir.Expr:
+    """The second element of each pair, as float32."""
+    return tirx.reinterpret(f"float32x{LANES}", bits & _broadcast(UPPER))
+
+
+def join(first: tvm.ir.Expr, second: tvm.ir.Expr) -> tvm.ir.Expr:
+    """The bits of pairs of `first` and `second` (float32), each rounded to the nearest bfloat16, ties to even."""
+    return (_round(first) >> _broadcast(16)) | (_round(second) & _broadcast(UPPER))
+
+
+def _round(value: tvm.ir.Expr) -> tvm.ir.Expr:
+    """The bits of `value`, changed so that their upper half is the nearest bfloat16, as TVM's cast rounds."""
+    bits = to_bits(value)
+    return bits + (((bits >> _broadcast(16)) & _broadcast(1)) + _broadcast(0x7FFF))
+
+
+def _broadcast(constant: int) -> tvm.ir.Expr:
+    return tirx.Broadcast(tirx.const(constant, "uint32"), LANES)
+
 
 def _load_pairs(buffer, place, chunk):
     """The cache line number `chunk` of a row of bfloat16, as LANES pairs."""
-    return to_bits(buffer[(*place, T.ramp(chunk * PAIRED, 1, PAIRED))], LANES)
+    return to_bits(buffer[(*place, T.ramp(chunk * PAIRED, 1, PAIRED))])
 
 
 def _add_pairs(rows, x1, x2, row, chunk):
     a, b = (_load_pairs(x, rows.at(row), chunk) for x in (x1, x2))
-    return join(even(a, LANES) + even(b, LANES), odd(a, LANES) + odd(b, LANES), LANES)
+    return join(even(a) + even(b), odd(a) + odd(b))
 
 
 def _normalize_pairs(total, scale, weight, chunk):
     by, factors = T.broadcast(scale[0], LANES), _load_pairs(weight, (), chunk)
-    first = even(total, LANES) * by * even(factors, LANES)
-    return join(first, odd(total, LANES) * by * odd(factors, LANES), LANES)
+    first = even(total) * by * even(factors)
+    return join(first, odd(total) * by * odd(factors))
 
 
 def _store_pairs(place, bits):
@@ -231,8 +272,8 @@ def _store_pairs(place, bits):
 
 @T.inline
 def _add_squares(partial, total):
-    partial[T.ramp(0, 1, LANES)] += even(total, LANES) * even(total, LANES)
-    partial[T.ramp(LANES, 1, LANES)] += odd(total, LANES) * odd(total, LANES)
+    partial[T.ramp(0, 1, LANES)] += even(total) * even(total)
+    partial[T.ramp(LANES, 1, LANES)] += odd(total) * odd(total)
 
 
 @T.inline
@@ -243,13 +284,13 @@ def _row_of_pairs_in_cache(rows, x1, x2, weight, norm, total, row):
     _start_at_zero(partial)
     for chunk in T.serial(rows.hidden_size // PAIRED):
         line = T.meta_var(T.ramp(chunk * PAIRED, 1, PAIRED))
-        total[rows.at(row, line)] = from_bits(_add_pairs(rows, x1, x2, row, chunk), LANES)
+        total[rows.at(row, line)] = from_bits(_add_pairs(rows, x1, x2, row, chunk))
         _add_squares(partial, _load_pairs(total, rows.at(row), chunk))
     _set_scale(rows, partial, scale)
     for chunk in T.serial(rows.hidden_size // PAIRED):
         line = T.meta_var(T.ramp(chunk * PAIRED, 1, PAIRED))
         pairs = T.meta_var(_load_pairs(total, rows.at(row), chunk))
-        norm[rows.at(row, line)] = from_bits(_normalize_pairs(pairs, scale, weight, chunk), LANES)
+        norm[rows.at(row, line)] = from_bits(_normalize_pairs(pairs, scale, weight, chunk))
 
 
 @T.inline

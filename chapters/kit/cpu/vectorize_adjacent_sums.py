@@ -12,11 +12,10 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 from tvm.tirx import For, ForKind
 
+from chapters.kit.cpu.cache_control import CACHE_LINE
 from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.vector_registers import fills_vectors
 from chapters.kit.ir.tensor_ir import mentions, nodes, substitute
-
-LINE_BYTES = 64  # of a cache, and of the longest vector register
 
 
 def vectorize_adjacent_sums(sch: Schedule, block: SBlockRV) -> Schedule:
@@ -40,7 +39,7 @@ def vectorize_adjacent_sums(sch: Schedule, block: SBlockRV) -> Schedule:
         return sch
     if not initializes_first(realize, reducing):
         return sch
-    line = LINE_BYTES * 8 // realize.block.writes[0].source.dtype.bits
+    line = CACHE_LINE * 8 // realize.block.writes[0].source.dtype.bits
     width = largest_divisor(int(extent), line) if int(extent) > 0 else 1
     if width == 1:
         return sch

@@ -152,13 +152,9 @@ def expand_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(structural_map(func.body, (Call, expand)))
 
 
-@tvm.transform.module_pass(opt_level=0, name="VectorizeTranscendentals")
+@tirx.transform.prim_func_pass(opt_level=0, name="VectorizeTranscendentals")
 class VectorizeTranscendentals:
     """Replaces exp, tanh, erf and sigmoid in every PrimFunc by polynomials, which vector registers can compute."""
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        result = mod.clone()
-        for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc):
-                result[gvar] = expand_functions(func)
-        return result
+    def transform_function(self, func: tirx.PrimFunc, *_context) -> tirx.PrimFunc:
+        return expand_functions(func)

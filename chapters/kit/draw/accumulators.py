@@ -20,11 +20,11 @@ from chapters.kit.draw.trace_stores import Access, Store, execute, make_ones
 ACCUMULATOR = "local"  # the scope of the buffer that holds the sums
 
 
-def with_accumulator(sch: Schedule, block: str = "matmul") -> tirx.PrimFunc:
-    """The program with the sums of `block` in a local buffer, which is stored when a sum is done. `sch` is kept."""
+def with_accumulator(sch: Schedule) -> tirx.PrimFunc:
+    """The program with the sums of `matmul` in a local buffer, which is stored when a sum is done. `sch` is kept."""
     sch = Schedule(sch.mod)
-    last = sch.get_loops(block)[-2]
-    copy = sch.cache_write(block, 0, ACCUMULATOR)
+    last = sch.get_loops("matmul")[-2]
+    copy = sch.cache_write("matmul", 0, ACCUMULATOR)
     sch.reverse_compute_at(copy, last)
     return sch.mod["main"]
 

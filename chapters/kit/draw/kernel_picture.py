@@ -15,7 +15,7 @@ from tvm.s_tir import SBlockRealize
 
 from chapters.kit.draw.drawing import Drawing, strip_types
 from chapters.kit.draw.table import count_noun
-from chapters.kit.ir.tensor_ir import innermost_blocks, summed_values
+from chapters.kit.ir.tensor_ir import innermost_blocks, summed_values, thread_axis
 
 STYLE = """
 .kernel-pictures{display:flex;flex-wrap:wrap;gap:2em;margin:1.2em 0}
@@ -120,7 +120,7 @@ def kernel_picture(func: tirx.PrimFunc, title: str) -> KernelPicture:
     """
     parameters = {str(param.name) for param in func.params}
     found = innermost_blocks(func.body)
-    extents = {_thread_axis(loop): loop.extent for loops, _ in found for loop in loops}
+    extents = {thread_axis(loop): loop.extent for loops, _ in found for loop in loops}
     if "threadIdx.x" not in extents:
         raise ValueError("There are no threads to draw: no loop is bound to threadIdx.x.")
     return KernelPicture(
@@ -132,17 +132,12 @@ def kernel_picture(func: tirx.PrimFunc, title: str) -> KernelPicture:
     )
 
 
-def _thread_axis(loop: tirx.For) -> str:
-    """The thread axis that `loop` is bound to, such as "threadIdx.x"; "" if none."""
-    return str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
-
-
 def _step(realize: SBlockRealize, loops: Sequence[tirx.For], parameters: set[str]) -> KernelStep:
     block = realize.block
     read = [str(region.source.name) for region in block.reads]
     written = [str(region.source.name) for region in block.writes]
-    threads = {loop.loop_var for loop in loops if _thread_axis(loop).startswith("thread")}
-    own = [(loop.kind == tirx.ForKind.VECTORIZED, loop) for loop in loops if not _thread_axis(loop)]
+    threads = {loop.loop_var for loop in loops if thread_axis(loop).startswith("thread")}
+    own = [(loop.kind == tirx.ForKind.VECTORIZED, loop) for loop in loops if not thread_axis(loop)]
     return KernelStep(
         name=str(block.name_hint).replace("_", " "),
         memory_read=tuple(dict.fromkeys(n for n in read if n in parameters)),

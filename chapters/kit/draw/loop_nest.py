@@ -15,7 +15,7 @@ from tvm.ir import IRModule
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 from chapters.kit.draw.drawing import Drawing, side_by_side
-from chapters.kit.ir.tensor_ir import loads, mentions, nodes, summed_values
+from chapters.kit.ir.tensor_ir import loads, mentions, nodes, summed_values, thread_axis
 
 __all__ = ["Block", "Loop", "LoopNest", "loop_nest", "side_by_side"]
 
@@ -141,9 +141,7 @@ def _read_parts(stmt: tirx.Stmt, remarks: Remarks) -> tuple[Loop | Block, ...]:
 
 
 def _read_loop(loop: tirx.For, remarks: Remarks) -> Loop:
-    kind = tirx.ForKind(loop.kind).name.lower()
-    if loop.thread_binding is not None:
-        kind = str(loop.thread_binding.thread_tag)
+    kind = thread_axis(loop) or tirx.ForKind(loop.kind).name.lower()
     extent = str(int(loop.extent)) if isinstance(loop.extent, tirx.IntImm) else str(loop.extent)
     summed = [value for at in nodes(loop.body, SBlockRealize) for value in summed_values(at)]
     along = any(mentions(value, loop.loop_var) for value in summed)

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from chapters.kit.draw.drawing import SMALLEST, Drawing, label, svg
-from chapters.kit.ir.tensor_ir import innermost_blocks, nodes, summed_values
+from chapters.kit.ir.tensor_ir import innermost_blocks, nodes, summed_values, thread_axis
 
 # pixels: D's side, the gap between matrices, the extent of k, the enlarged tile's side
 SIDE, GAP, BAND, ZOOM = 140, 20, 64, 140
@@ -114,9 +114,9 @@ def tile_picture(func: tirx.PrimFunc) -> TilePicture:
     has no such loops.
     """
     for loops, realize in innermost_blocks(func.body):
-        threads = [(loop.thread_binding, int(loop.extent)) for loop in loops]
-        bound = {str(axis.thread_tag): extent for axis, extent in threads if axis is not None}
-        serial = [extent for axis, extent in threads if axis is None]
+        extents = [(thread_axis(loop), int(loop.extent)) for loop in loops]
+        bound = {axis: extent for axis, extent in extents if axis}
+        serial = [extent for axis, extent in extents if not axis]
         if summed_values(realize) and len(serial) == 4:
             break
     else:

@@ -57,15 +57,13 @@ class Store:
 
 @dataclass
 class _Run:
-    """The state of a run: the values of variables, the arrays by buffer, and the loops that are not vectors."""
+    """The state of a run: the arrays by buffer, the values of variables and of loops, and the vectorized loops."""
 
     arrays: dict[str, np.ndarray]
     values: dict[Var, int] = field(default_factory=dict)
     loops: dict[Var, int] = field(default_factory=dict)
     lanes: set[Var] = field(default_factory=set)
-    place: tuple = ()
-    moments: dict[tuple, int] = field(default_factory=dict)  # of what happens at `place`
-    count: int = 0
+    moments: dict[tuple, int] = field(default_factory=dict)
 
     def statement(self, stmt: tirx.Stmt) -> Iterator[Store]:
         if isinstance(stmt, tirx.SeqStmt):
@@ -106,7 +104,9 @@ class _Run:
         yield self.store(block.name_hint, block.body, False)
 
     def store(self, block: str, stmt: tirx.BufferStore, starts: bool) -> Store:
-        moment = self.moment(block, starts)
+        # the lanes of a vectorized loop share two moments: first their inits, then the rest
+        place = tuple((var, n) for var, n in self.loops.items() if var not in self.lanes)
+        moment = self.moments.setdefault((block, starts, place), len(self.moments))
         reads: list[Access] = []
         value = self.number(stmt.value, reads)
         index = tuple(self.number(i) for i in stmt.indices)
@@ -116,16 +116,6 @@ class _Run:
         text = _format_expr(stmt.value, (access.name for access in reads))
         loops = {var.name: n for var, n in self.loops.items()}
         return Store(block, moment, loops, wrote, tuple(reads), text)
-
-    def moment(self, block: str, starts: bool) -> int:
-        """The moment of a store: the lanes of a vectorized loop share one, first for their inits, then for the rest."""
-        place = tuple((var, n) for var, n in self.loops.items() if var not in self.lanes)
-        if place != self.place:
-            self.place, self.moments = place, {}
-        if (block, starts) not in self.moments:
-            self.moments[block, starts] = self.count
-            self.count += 1
-        return self.moments[block, starts]
 
     def number(self, expr, reads: list[Access] | None = None) -> int | float:
         """The value of an expression; what it loads is added to `reads`, in order from the left."""
@@ -186,4 +176,4 @@ def group_by_moment(stores: list[Store]) -> list[list[Store]]:
     found: dict[int, list[Store]] = {}
     for store in stores:
         found.setdefault(store.moment, []).append(store)
-    return [found[moment] for moment in sorted(found)]
+    return list(found.values())

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from chapters.kit.emulator import hopper_on_cpu
 from chapters.kit.gpu.launches import (
     TENSOR_MAP,
     Kernel,
@@ -72,6 +71,61 @@ def _call_stand_in(assembly: re.Match) -> str:
     given = [part.strip() for part in re.sub(r"[{}\[\]]", "", rest).split(",") if part.strip()]
     named = [operands[int(part[1:])] if part.startswith("%") else part for part in given]
     return f"{stand_in}({', '.join(named)});"
+
+
+# Hopper's instructions, each a device function with a line of assembly in TVM's text: calls of the functions of
+# hopper_on_cpu.hpp. An instruction that it lacks keeps TVM's name, and g++ reports it as unknown.
+_PTX = r"\btvm_builtin_ptx_"
+_COPY = (
+    _PTX + r"cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_[25]d"
+    r"_shared__cluster_global_mbarrier__complete_tx__bytes\("
+)
+_TYPES = {"f16": "half", "bf16": "nv_bfloat16"}
+HOPPER: dict[str, str | Callable[[re.Match], str]] = {
+    _PTX + r"wgmma_(b?f16)_ss_mma_async_sync_aligned_m64n(\d+)k16_f32_\1_\1_1_1_0_0\(": (
+        lambda found: f"wgmma<{_TYPES[found[1]]}, {found[2]}>("
+    ),
+    _PTX + r"wgmma_fence_fence_sync_aligned\(": "wgmma_fence(",
+    _PTX + r"wgmma_commit_group_commit_group_sync_aligned\(": "wgmma_commit(",
+    _PTX + r"wgmma_wait_group_wait_group_sync_aligned_(\d+)\(": r"wgmma_wait(\1",
+    _PTX + r"mbarrier_init_init_shared_b64\(": "mbarrier_init(",
+    _PTX + r"mbarrier_arrive_arrive_shared_b64(?:_pred)?\(": "mbarrier_arrive(",
+    _PTX + r"mbarrier_arrive_expect_tx_arrive_expect_tx_shared_b64\(": "mbarrier_arrive_expect(",
+    _PTX + r"fence_proxy_proxy_async_shared__cta\(": "fence_proxy_async(",
+    _COPY: "bulk_copy(",
+    r"\btvm_builtin_cuda_mbarrier_wait\(": "mbarrier_wait(",
+    r"\btvm_builtin_cuda_cta_sync\(": "__syncthreads(",
+    r"\b__cvta_generic_to_shared\(": "shared_address(",
+    r"\bconst __grid_constant__ CUtensorMap\b": "CUtensorMap",
+}
+_HELPERS = r"\b(?:hold_register|anew)\("  # of wgmma.py
+# A device function from its first line to its closing brace; assembly has braces of its own.
+_FUNCTION = re.compile(r"^(__forceinline__ __device__ [^\n]*)\{\n(?:(?!\}\n)[^\n]*\n)*\}\n", re.M)
+_SUMS = re.compile(r"\bwgmma<\w+, \d+>\((\w+)\[")
+_DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?uchar (\w+)\[\];")
+
+
+def _rename_hopper(text: str) -> str:
+    """`text` without the device functions that hopper_on_cpu.hpp replaces, and with calls of its functions.
+
+    Text without a wgmma or an mbarrier stays as it is.
+    """
+    if "wgmma" not in text and "mbarrier" not in text:
+        return text
+
+    def drop(function: re.Match) -> str:
+        replaced = any(re.search(pattern, function[1]) for pattern in (*HOPPER, _HELPERS))
+        return "" if replaced else function[0]
+
+    text = _FUNCTION.sub(drop, text)
+    for instruction, stand_in in HOPPER.items():
+        text = re.sub(instruction, stand_in, text)
+    # a fence must know the sums, to see that none is written between it and the next product
+    sums = ", ".join(sorted(set(_SUMS.findall(text))))
+    text = text.replace("wgmma_fence()", f"wgmma_fence({sums})")
+    for pool in _DYNAMIC.findall(text):  # a plain access, not an address, is watched
+        text = re.sub(rf"(?<!&\()\(\((\w+)\*\)({pool})\)\[", r"in_pool<\1>(\2)[", text)
+    return _DYNAMIC.sub(r"uchar* const \1 = dynamic_shared;", text)
 
 
 # From CUDA C to C++ with cuda_on_cpu.hpp: patterns and their replacements, applied one after another. ARRAYS stands for
@@ -158,7 +212,7 @@ def write_program(kernel: Kernel, shared_bytes: int = 0) -> str:
 
 def translate(text: str, shared_bytes: int) -> str:
     """Device functions and kernels in CUDA C as C++ with cuda_on_cpu.hpp: Hopper's instructions, then REWRITES."""
-    text = hopper_on_cpu.rename_instructions(text)
+    text = _rename_hopper(text)
     arrays = re.findall(r"__shared__ (?:(?:alignas|__align__)\(\d+\) )?\w+ (\w+)\[", text)
     arrays += set(re.findall(r"\* __restrict__ (\w+)", text))
     for pattern, replacement in REWRITES.items():

@@ -149,11 +149,8 @@ BOARDS: Mapping[str, Board] = MappingProxyType(
 )  # fmt: skip
 
 
-class UnknownArchitectureError(KeyError):
+class UnknownArchitectureError(LookupError):
     """An architecture that the table does not have; the message lists those that it has."""
-
-    def __str__(self) -> str:  # KeyError would show its argument with quotes and escapes
-        return str(self.args[0])
 
 
 def architecture(name: str) -> Architecture:

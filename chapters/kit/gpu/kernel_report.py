@@ -16,7 +16,7 @@ from chapters.kit.gpu.launches import HostProgram, lower_kernel
 from chapters.kit.gpu.limits import WARP
 from chapters.kit.gpu.targets import CUDA, cuda
 from chapters.kit.gpu.warp_access import accesses, bytes_moved, conflicts
-from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.ir.tensor_ir import nodes, thread_axis
 
 
 def memory_table(kernels: Mapping[str, tirx.PrimFunc]) -> Table:
@@ -60,11 +60,10 @@ def bytes_of(buffer: tirx.Buffer) -> int:
 
 def threads_of(func: tirx.PrimFunc, kind: str = "threadIdx") -> int:
     """The threads of a block: the product of the extents bound to threadIdx. kind: "blockIdx" gives the blocks."""
-    found = [(loop.thread_binding, loop.extent) for loop in nodes(func.body, tirx.For)]
+    extents = {thread_axis(loop): loop.extent for loop in nodes(func.body, tirx.For)}
     # functions that were written without a schedule bind threads by attributes
-    attributes = nodes(func.body, tirx.AttrStmt)
-    found += [(a.node, a.value) for a in attributes if str(a.attr_key) == "thread_extent"]
-    extents = {str(axis.thread_tag): extent for axis, extent in found if axis is not None}
+    bound = [a for a in nodes(func.body, tirx.AttrStmt) if str(a.attr_key) == "thread_extent"]
+    extents |= {str(attribute.node.thread_tag): attribute.value for attribute in bound}
     # the number of blocks may be known at a call only
     return math.prod(int(extent) for tag, extent in extents.items() if tag.startswith(kind))
 

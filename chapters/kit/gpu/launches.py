@@ -17,7 +17,7 @@ import tvm
 import tvm_ffi
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from chapters.kit.cpu.aligned import aligned_bytes
+from chapters.kit.cpu.aligned import aligned_copy
 from chapters.kit.gpu import tensor_maps
 from chapters.kit.machine import QUICK_LLVM
 
@@ -212,10 +212,7 @@ def _parameter_dtype(ty: tvm.ir.Type) -> str:
 
 def _copy_aligned(array: np.ndarray) -> np.ndarray:
     """A copy of `array` at an address that compiled code can rely on."""
-    dtype = np.dtype(_CARRIER.get(str(array.dtype), array.dtype))
-    copy = aligned_bytes(array.nbytes).view(dtype).reshape(array.shape)
-    copy[...] = array.view(dtype)
-    return copy
+    return aligned_copy(array.view(_CARRIER.get(str(array.dtype), array.dtype)))
 
 
 def _read_launch(kernel: Kernel, values: tuple, live: dict[int, np.ndarray]) -> Launch:

@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.gpu.limits import ITEM_BYTES
-from chapters.kit.ir.row_index import is_one
+from chapters.kit.ir.row_index import is_one, row_index
 from chapters.kit.ir.tensor_ir import nodes, substitute, with_fresh_lets
 
 LARGEST = 2**31  # elements of an array: indices have 32 bits
@@ -75,20 +75,14 @@ class LinearLayer:
         shape = [T.cast(self.rows, self.index_dtype), buffer.shape[-1]]
         return T.decl_buffer(shape, str(buffer.dtype), data=buffer.data)
 
-    def at_row(self, row: Expr) -> list[Expr | int]:
+    def at_row(self, row: Expr) -> list[Expr]:
         """The leading indices of `row`, a number of a row, in x and in out."""
-        extents, indices = self.x.shape[:-1], []
-        counted = [at for at, extent in enumerate(extents) if not is_one(extent)]
-        for at in reversed(range(len(extents))):
-            if at not in counted[1:]:
-                indices.append(row if at in counted else 0)
-                continue
-            extent = _multiply_extents([extents[at]])
-            if not isinstance(extent, int):
-                extent = T.max(extent, 1)  # TVM may find that it is 0 where the rows are few
-            indices.append(row % extent)
-            row = row // extent
-        return indices[::-1]
+        dims = []
+        for extent in self.x.shape[:-1]:
+            size = extent if is_one(extent) else _multiply_extents([extent])
+            # TVM may find that a symbolic extent is 0 where the rows are few
+            dims.append(size if isinstance(size, int | tirx.IntImm) else T.max(size, 1))
+        return row_index(row, dims)
 
     @property
     def index_dtype(self) -> str:

@@ -11,12 +11,15 @@ import operator
 from collections import defaultdict
 from dataclasses import dataclass
 
+import numpy as np
 import tvm
 from tvm import tirx
 
 from chapters.kit.gpu.launches import lower_kernel
 from chapters.kit.gpu.limits import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from chapters.kit.ir.tensor_ir import nodes
+
+THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
 @dataclass(frozen=True)
@@ -169,36 +172,32 @@ class _AccessVisitor:
         (index,) = indices
         lanes = lanes or (int(index.lanes) if isinstance(index, tirx.Ramp) else 1)
         start = index.base if isinstance(index, tirx.Ramp) else index
-        first = tuple(self.evaluate(start, thread) for thread in self.list_first_warp())
+        warp = self.index_first_warp()
+        threads = max(map(len, warp.values()), default=1)
+        first = tuple(np.broadcast_to(self.evaluate(start, warp), threads).tolist())
         name, item_bytes = str(buffer.name), _item_bytes(buffer)
         self.found.append(Access(name, scope, writes, lanes, item_bytes, times, first))
 
-    def list_first_warp(self) -> list[dict[tirx.Var, int]]:
-        """The thread indices of the first 32 threads of the first block; threadIdx.x runs fastest."""
-        warp = []
-        for number in range(WARP):
-            indices, rest = {}, number
-            for axis in ("threadIdx.x", "threadIdx.y", "threadIdx.z"):
-                if axis in self.threads:
-                    var, extent = self.threads[axis]
-                    indices[var] = rest % extent
-                    rest //= extent
-            if rest == 0:
-                warp.append(indices)
-        return warp
+    def index_first_warp(self) -> dict[tirx.Var, np.ndarray]:
+        """The indices of the first 32 threads of the first block, by axis; threadIdx.x runs fastest."""
+        axes = [self.threads[axis] for axis in THREAD_AXES if axis in self.threads]
+        rest, indices = np.arange(min(WARP, math.prod(extent for _, extent in axes))), {}
+        for var, extent in axes:
+            indices[var], rest = rest % extent, rest // extent
+        return indices
 
-    def evaluate(self, index, thread: dict[tirx.Var, int]) -> int:
-        """The integer expression `index` for one thread of block 0."""
+    def evaluate(self, index, warp: dict[tirx.Var, np.ndarray]) -> int | np.ndarray:
+        """The integer expression `index` for the threads of a warp of block 0; a number if all have the same."""
         if isinstance(index, tirx.IntImm):
             return int(index)
         if isinstance(index, tvm.ir.Var):
             if index in self.values:
-                return self.evaluate(self.values[index], thread)
-            return thread.get(index, 0)  # 0: the index of a block
+                return self.evaluate(self.values[index], warp)
+            return warp.get(index, 0)  # 0: the index of a block
         apply = _OPERATORS.get(type(index))
         if apply is None:
             raise ValueError(f"The index {index} is not made of the operators known here.")
-        return apply(self.evaluate(index.a, thread), self.evaluate(index.b, thread))
+        return apply(self.evaluate(index.a, warp), self.evaluate(index.b, warp))
 
 
 def _item_bytes(buffer) -> int:
@@ -224,8 +223,8 @@ _OPERATORS = {
     tirx.FloorMod: operator.mod,
     tirx.Div: operator.floordiv,  # indices are not negative
     tirx.Mod: operator.mod,
-    tirx.Min: min,
-    tirx.Max: max,
+    tirx.Min: np.minimum,
+    tirx.Max: np.maximum,
     tirx.RShift: operator.rshift,
     tirx.LShift: operator.lshift,
     tirx.BitwiseAnd: operator.and_,

@@ -25,9 +25,8 @@ def replace_and_refresh_flags(sch: Schedule, sref: StmtSRef, scope: SBlock) -> N
     recorded = len(sch.trace.insts) if sch.trace is not None else 0
     name = _unused_name(sch.mod[home])
     loop, buffer = _tiny_loop(name)
-    body = scope.body.seq if isinstance(scope.body, tirx.SeqStmt) else [scope.body]
-    allocated = [*scope.alloc_buffers, buffer]
-    draft = with_fields(scope, body=tirx.SeqStmt([loop, *body]), alloc_buffers=allocated)
+    body = tirx.stmt_seq(loop, *tirx.stmt_list(scope.body))
+    draft = with_fields(scope, body=body, alloc_buffers=[*scope.alloc_buffers, buffer])
     sch.state.replace(sref, draft, {old: draft})
     try:
         sch.blockize(sch.get_loops(sch.get_sblock(name, func_name=home))[0])

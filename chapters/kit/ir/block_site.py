@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tvm.ir import Var
@@ -73,9 +73,11 @@ def locate(sch: Schedule, producer: SBlockRV, consumer: SBlockRV) -> BlockSite:
     scope_sref, first, last = _scope_sref(sch, producer), sch.get(producer), sch.get(consumer)
     same = scope_sref.same_as(_scope_sref(sch, consumer)) and not first.same_as(last)
     require(same, last, "it is not another block of the scope that contains the reduction")
-    nests = [Nest(_path(scope_sref.stmt.body, block)) for block in (first, last)]
-    for block, nest in zip((first, last), nests, strict=True):
-        require(bool(nest.path), block, "something other than loops and sequences is around it")
+    known, nests = [Nest(path) for path in block_paths(scope_sref.stmt.body)], []
+    for block in (first, last):
+        found = [nest for nest in known if nest.block.same_as(block)]
+        require(bool(found), block, "something other than loops and sequences is around it")
+        nests.append(found[0])
     paths = [nest.path for nest in nests]
     depth = next(i for i in range(len(paths[0])) if not paths[0][i].same_as(paths[1][i]))
     sequence = paths[0][depth - 1].seq
@@ -97,15 +99,13 @@ def _scope_sref(sch: Schedule, block: SBlockRV) -> StmtSRef:
     return sref
 
 
-def _path(stmt: Stmt, block: SBlock) -> tuple[Stmt, ...]:
-    """The statements from `stmt` down to the realize of `block`; () if it is not beneath loops and sequences alone."""
+def block_paths(stmt: Stmt, above: tuple[Stmt, ...] = ()) -> Iterator[tuple[Stmt, ...]]:
+    """The statements from `stmt` down to the realize of each block that only loops and sequences lead to, in order."""
+    path = (*above, stmt)
     if isinstance(stmt, SBlockRealize):
-        return (stmt,) if stmt.block.same_as(block) else ()
+        yield path
     for child in _children(stmt):
-        below = _path(child, block)
-        if below:
-            return (stmt, *below)
-    return ()
+        yield from block_paths(child, path)
 
 
 def _children(stmt: Stmt) -> Sequence[Stmt]:
@@ -132,7 +132,9 @@ def _leave_out_independent(span: list[Stmt], nests: Sequence[Nest], shared: Sequ
     first, last = nests
     if not all(isinstance(nest.block.body, BufferStore) for nest in nests):
         return
-    before, after = _list_blocks(span[0], shared), _list_blocks(span[-1], shared)
+    before, after = (
+        [Nest((*shared, *path)) for path in block_paths(stmt)] for stmt in (span[0], span[-1])
+    )
     before = before[: next(i for i, n in enumerate(before) if n.realize.same_as(first.realize))]
     after = after[next(i for i, n in enumerate(after) if n.realize.same_as(last.realize)) + 1 :]
     gone = [nest for nest in before if _initializes_sums(nest, first, last.block.body.buffer)]
@@ -193,11 +195,3 @@ def _is_simple(nest: Nest, around: Sequence[For], output: Var) -> bool:
 def _common_loops(one: Nest, other: Nest) -> list[For]:
     """The loops around both."""
     return [loop for loop in one.loops if any(loop.same_as(same) for same in other.loops)]
-
-
-def _list_blocks(stmt: Stmt, loops: Sequence[Stmt]) -> list[Nest]:
-    """The blocks of the scope in `stmt`, in order, with `loops` around them all."""
-    if isinstance(stmt, SBlockRealize):
-        return [Nest((*loops, stmt))]
-    inner = (*loops, stmt) if isinstance(stmt, For) else loops
-    return [nest for child in _children(stmt) for nest in _list_blocks(child, inner)]

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.s_tir import SBlockRealize
-from tvm.tirx import For, SeqStmt, Stmt
+from tvm.tirx import For, SeqStmt, Stmt, stmt_seq
 
 from chapters.kit.ir.tensor_ir import with_loop_body
 
@@ -39,9 +39,7 @@ def rebuild(stmt: Stmt, put: Callable[[SBlockRealize], Sequence[Stmt]]) -> Stmt 
     Only loops and sequences are entered. An empty loop is removed. Statements that do not change stay the same objects.
     """
     parts = _parts(stmt, put)
-    if len(parts) > 1:
-        return SeqStmt(parts)
-    return parts[0] if parts else None
+    return stmt_seq(*parts) if parts else None
 
 
 def _parts(stmt: Stmt, put: Callable[[SBlockRealize], Sequence[Stmt]]) -> list[Stmt]:

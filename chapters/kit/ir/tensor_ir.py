@@ -62,6 +62,11 @@ def summed_values(realize: SBlockRealize) -> list[Expr]:
     return [value for axis, value in bound if axis.iter_type == tirx.IterVar.CommReduce]
 
 
+def thread_axis(loop: tirx.For) -> str:
+    """The thread axis that `loop` is bound to, such as "threadIdx.x"; "" if none."""
+    return str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
+
+
 def variables_of(node) -> list[Var]:
     """The variables of `node`, each once, in order of appearance."""
     return list(dict.fromkeys(nodes(node, Var)))

@@ -28,8 +28,7 @@ from chapters.kit.emulator import wgsl_on_vulkan
 from chapters.kit.gpu.call import choose_compiler, executable
 from chapters.kit.gpu.launches import Engine, HostProgram, Launch
 from chapters.kit.gpu.targets import WEBGPU
-from chapters.kit.machine import cuda_state, driver_problem
-from chapters.kit.measure.device_error import DeviceError
+from chapters.kit.machine import DeviceError, cuda_state, driver_problem
 from chapters.kit.measure.quantiles import time_repeated
 
 KINDS = {"cuda": "CUDA", "metal": "Metal", "vulkan": "Vulkan"}  # in the order of the search

@@ -16,8 +16,7 @@ import numpy as np
 from tvm import tirx
 
 from chapters.kit.draw.table import Table, format_si
-from chapters.kit.measure.device_error import DeviceError
-from chapters.kit.measure.devices import BATCH_MS, Prepared
+from chapters.kit.measure.devices import BATCH_MS, DeviceError, Prepared
 from chapters.kit.measure.quantiles import Quantiles, measure_in_turns, time_repeated
 
 # of the largest exact result; sums are in float32, whatever the dtype of the operands

@@ -7,6 +7,7 @@ something is wrong, a ModelRefused says so to the person who wrote the file.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import importlib.util
@@ -47,12 +48,8 @@ def load(name: str) -> tuple:
     source = _LOADED[name] = _import_source(name)
     if not callable(getattr(source, "model", None)):
         raise ModelRefused(f"{name} defines no function model(), which must return {RETURNED}.")
-    try:
+    with refuse_failures(f"model() of {name} fails", source.__file__):
         returned = source.model()
-    except (Exception, SystemExit) as error:
-        raise ModelRefused(
-            f"model() of {name} fails: {_explain(error, source.__file__)}."
-        ) from error
     if isinstance(returned, torch.export.ExportedProgram) and returned.example_inputs:
         returned = returned, returned.example_inputs
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
@@ -83,18 +80,23 @@ def load_passes(name: str) -> list:
     source = _LOADED[name]
     if not callable(getattr(source, "passes", None)):
         return []
-    try:
+    with refuse_failures(f"passes() of {name} fails", source.__file__):
         found = list(source.passes())
-    except (Exception, SystemExit) as error:
-        raise ModelRefused(
-            f"passes() of {name} fails: {_explain(error, source.__file__)}."
-        ) from error
     for one in found:
         if not isinstance(one, tvm.transform.Pass):
             raise ModelRefused(
                 f"passes() of {name} must return a list of passes; in it is {_type_name(one)}."
             )
     return found
+
+
+@contextlib.contextmanager
+def refuse_failures(what: str, path: str | None = None) -> Iterator[None]:
+    """Turn an exception into a ModelRefused that begins with `what`. path: of the file whose line it names."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise ModelRefused(f"{what}: {_explain(error, path)}.") from error
 
 
 def arguments(inputs) -> tuple[tuple, dict]:
@@ -158,12 +160,8 @@ def _import_source(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location("model_to_compile", path.resolve())
     source = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = source
-    try:
+    with refuse_failures(f"{name} cannot be imported", str(path.resolve())):
         spec.loader.exec_module(source)
-    except (Exception, SystemExit) as error:
-        raise ModelRefused(
-            f"{name} cannot be imported: {_explain(error, str(path.resolve()))}."
-        ) from error
     return source
 
 
@@ -199,15 +197,11 @@ def _run_copy(model, inputs) -> list[np.ndarray]:
             id(value): value.clone()
             for value in _select_tensors([*held, *_pytree.tree_leaves(arguments(inputs))])
         }
-    try:
+    with refuse_failures("The model does not accept its example inputs"):
         # the copies are given, because deepcopy refuses tensors that were computed, as weight_norm makes them
         copied, (args, kwargs) = copy.deepcopy((model, arguments(inputs)), copies)
         with torch.inference_mode():
             returned = copied(*args, **kwargs)
-    except Exception as error:
-        raise ModelRefused(
-            f"The model does not accept its example inputs: {_explain(error)}."
-        ) from error
     return [tensor(value).numpy() for value in _select_tensors(_pytree.tree_leaves(returned))]
 
 

@@ -16,7 +16,7 @@ from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
-from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
+from chapters.kit.cpu.cache_control import CACHE_LINE, prefetch
 from chapters.kit.ir.row_index import row_index
 from chapters.kit.quantized.dequantize import int64, int64s
 from chapters.kit.quantized.dot_products import DotProducts
@@ -111,7 +111,13 @@ def int8_product(
         x = I.arg("x", I.Buffer(x_shape, "float32"))
         out = I.arg("NT_matmul", I.Buffer([*x_shape[:-1], int64(n)], "float32"))
         with I.sblock("root"):
-            stored = _Int8Rows(form, rows.count, groups)
+            per_group = int64s([rows.count, groups])
+            stored = (
+                I.sblock_alloc_buffer(int64s([rows.count, k]), "int8"),
+                I.sblock_alloc_buffer(per_group, "float32"),
+                # a float for the minimum, or the integer from which the sums over a group start
+                I.sblock_alloc_buffer(per_group, "float32" if form.has_minimum else "int32"),
+            )
             each = (I.serial if few else I.parallel)(int64(0), int64(rows.count))
             with each as row, I.serial(int64(0), int64(groups)) as group:
                 _quantize(stored, form, x, rows.index(row), row, group)
@@ -123,30 +129,18 @@ def int8_product(
                     sums = I.alloc_buffer([at_once, form.lanes], "float32", layout=None)
                     # rows beyond the last are computed as the last one, and not stored
                     known = at if few else [tirx.min(row, int64(rows.count) - 1) for row in at]
-                    buffers = codes, scales, stored.values, stored.scales, stored.totals, sums
+                    buffers = codes, scales, *stored, sums
                     multiply(Tile(form, dots, *buffers, panel, int64(groups), known, few))
                     for one, row in enumerate(at):
                         _store_rows(out, rows, row, panel, sums[one, I.ramp(0, 1, form.lanes)], few)
     return builder.get()
 
 
-class _Int8Rows:
-    """The buffers of x in 8 bits: its integers, and for each group its scale and its total."""
-
-    def __init__(self, form: PackedLayout, rows: Expr | int, groups: int):
-        rows = int64(rows)
-        per_group = [rows, int64(groups)]
-        self.values = I.sblock_alloc_buffer([rows, int64(groups * form.group)], "int8")
-        self.scales = I.sblock_alloc_buffer(per_group, "float32")
-        # the sum of a group's elements: as a float for the minimum, or as the integer from which its sums start
-        self.totals = I.sblock_alloc_buffer(per_group, "float32" if form.has_minimum else "int32")
-
-
 def _quantize(
-    stored: _Int8Rows, form: PackedLayout, x, index: list[Expr], row: Expr, group: Expr
+    stored: Sequence, form: PackedLayout, x, index: list[Expr], row: Expr, group: Expr
 ) -> None:
-    """Store group `group` of a row of x in 8 bits."""
-    size = form.group
+    """Store group `group` of a row of x in 8 bits. stored: the buffers of a Tile's integers, steps and totals."""
+    (integers_of_x, steps, totals), size = stored, form.group
     values = x[(*index, I.ramp(group * size, 1, size))]
     # without their signs, floats are in the order of their bits, and NaN is above infinity
     bits = T.reinterpret(f"int32x{size}", values) & T.broadcast(T.int32(0x7FFFFFFF), size)
@@ -156,13 +150,12 @@ def _quantize(
     up = tirx.Select(largest < T.float32(NEGLIGIBLE), T.float32(0), T.float32(LARGEST) / largest)
     integers = T.cast(T.nearbyint(values * T.broadcast(up, size)), f"int32x{size}")
     total = T.call_llvm_pure_intrin("int32", f"llvm.vector.reduce.add.v{size}i32", integers)
-    I.buffer_store(
-        stored.values, T.cast(integers, f"int8x{size}"), [row, I.ramp(group * size, 1, size)]
-    )
-    I.buffer_store(stored.scales, scale, [row, group])
+    place = [row, I.ramp(group * size, 1, size)]
+    I.buffer_store(integers_of_x, T.cast(integers, f"int8x{size}"), place)
+    I.buffer_store(steps, scale, [row, group])
     # for the minimum, or what the sums start from: each code is `zero` more than its weight
     added = scale * T.cast(total, "float32") if form.has_minimum else total * T.int32(-form.zero)
-    I.buffer_store(stored.totals, added, [row, group])
+    I.buffer_store(totals, added, [row, group])
 
 
 def _store_rows(out, rows: Rows, row: Expr, panel: Expr, value: Expr, few: bool) -> None:

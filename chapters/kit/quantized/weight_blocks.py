@@ -171,19 +171,19 @@ def _unpack_q6_k(raw: np.ndarray):
     return 8, codes.reshape(*raw.shape[:-1], 16, 16), d[..., None] * scales, None
 
 
-# type -> bytes of a block, how to read blocks (…, bytes)
-BLOCKS: dict[str, tuple[int, Callable]] = {
-    "Q4_0": (18, _unpack_q4_0),
-    "Q4_1": (20, _unpack_q4_1),
-    "Q8_0": (34, _unpack_q8_0),
-    "Q4_K": (144, _unpack_q4_k),
-    "Q6_K": (210, _unpack_q6_k),
+# type -> elements and bytes of a block, how to read blocks (…, bytes)
+BLOCKS: dict[str, tuple[int, int, Callable]] = {
+    "Q4_0": (32, 18, _unpack_q4_0),
+    "Q4_1": (32, 20, _unpack_q4_1),
+    "Q8_0": (32, 34, _unpack_q8_0),
+    "Q4_K": (256, 144, _unpack_q4_k),
+    "Q6_K": (256, 210, _unpack_q6_k),
 }
 
 
 def read_quantized_rows(kind: str, raw: np.ndarray) -> QuantizedRows:
     """Rows of blocks of the type `kind`, one of BLOCKS, as codes. raw: uint8 (n, bytes of a row)."""
-    size, read = BLOCKS[kind]
+    _, size, read = BLOCKS[kind]
     n = raw.shape[0]
     bits, codes, scales, minima = read(raw.reshape(n, -1, size))
     return QuantizedRows(
@@ -195,7 +195,9 @@ def read_quantized_rows(kind: str, raw: np.ndarray) -> QuantizedRows:
 
 
 def read_floats(kind: str, raw: np.ndarray) -> np.ndarray:
-    """Rows of floats of the type `kind` (F32, F16 or BF16) as float32 (n, k). raw: uint8 (n, bytes of a row)."""
+    """Rows of the type `kind`, one of BLOCKS or F32, F16 or BF16, as float32 (n, k). raw: uint8 (n, bytes of a row)."""
+    if kind in BLOCKS:
+        return read_quantized_rows(kind, raw).floats()
     raw = np.ascontiguousarray(raw)
     if kind == "BF16":
         return (raw.view("<u2").astype("uint32") << 16).view("float32")

@@ -64,7 +64,7 @@ def _pays_on_gpu(sch: Schedule, block: SBlockRV) -> bool:
 def _keep_values_in_registers(sch: Schedule) -> None:
     """Put each buffer of the kernel that a single statement of its body uses into the memory of a thread."""
     root = sch.get(sch.get_sblock("root"))
-    statements = _list_statements(root.body)
+    statements = tirx.stmt_list(root.body)
     private = [
         buffer
         for buffer in root.alloc_buffers
@@ -130,19 +130,14 @@ def _make_thread_loop(var: tirx.Var, extent: tvm.ir.Expr, tag: str, body: tirx.S
     return tirx.For(var, start, extent, tirx.ForKind.THREAD_BINDING, body, axis)
 
 
-def _list_statements(body: tirx.Stmt) -> list[tirx.Stmt]:
-    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-
-
 def _bind_one_thread(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with one thread around each statement of its body."""
     root = func.body
-    statements = _list_statements(root.block.body)
+    statements = tirx.stmt_list(root.block.body)
     one = tirx.IntImm("int32", 1)
     for at, statement in enumerate(statements):
         for tag in reversed(TAGS):
             statement = _make_thread_loop(tirx.Var("one", "int32"), one, tag, statement)
         statements[at] = statement
-    body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
-    block = with_fields(root.block, body=body)
+    block = with_fields(root.block, body=tirx.stmt_seq(*statements))
     return func.with_body(SBlockRealize(root.iter_values, root.predicate, block))

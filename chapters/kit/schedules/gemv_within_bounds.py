@@ -11,7 +11,7 @@ from tvm.s_tir import SBlockRealize, Schedule
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
-from chapters.kit.ir.tensor_ir import mentions, nodes
+from chapters.kit.ir.tensor_ir import mentions, nodes, thread_axis
 
 
 class GEMVWithinBounds(dl.gpu.GEMV):
@@ -27,7 +27,7 @@ class GEMVWithinBounds(dl.gpu.GEMV):
 
 def has_whole_blocks(func: tirx.PrimFunc) -> bool:
     """Whether no sblock of `func` is guarded by a predicate on which block of threads it runs in."""
-    bound = [loop for loop in nodes(func.body, tirx.For) if loop.thread_binding is not None]
-    grid = [x.loop_var for x in bound if str(x.thread_binding.thread_tag).startswith("blockIdx")]
+    loops = nodes(func.body, tirx.For)
+    grid = [loop.loop_var for loop in loops if thread_axis(loop).startswith("blockIdx")]
     guards = [realize.predicate for realize in nodes(func.body, SBlockRealize)]
     return not any(mentions(guard, block) for guard in guards for block in grid)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
@@ -19,7 +18,7 @@ from chapters.kit.schedules.unscheduled import is_made_of_blocks
 SMALL = 1 << 15  # iterations: one thread finishes them before it could wake the others
 
 
-@tvm.transform.module_pass(opt_level=0, name="RunSmallKernelsSerially")
+@tirx.transform.prim_func_pass(opt_level=0, name="RunSmallKernelsSerially")
 class RunSmallKernelsSerially:
     """Makes the parallel loops of small kernels serial: one thread finishes before it could wake the others.
 
@@ -30,12 +29,8 @@ class RunSmallKernelsSerially:
     def __init__(self, bounds: Mapping[str, int]):
         self.bounds = dict(bounds)
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        result = mod.clone()
-        for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and count_steps(func, self.bounds) <= SMALL:
-                result[gvar] = make_loops_serial(func)
-        return result
+    def transform_function(self, func: tirx.PrimFunc, *_context) -> tirx.PrimFunc:
+        return make_loops_serial(func) if count_steps(func, self.bounds) <= SMALL else func
 
 
 def count_steps(func: tirx.PrimFunc, bounds: Mapping[str, int]) -> float:

@@ -29,16 +29,13 @@ from chapters.kit.schedules.merge_elementwise import DEEP, DEEPEST, IF_THEN_ELSE
 SAME_OPERANDS = (tirx.Sub, tirx.EQ, tirx.NE)
 
 
-@tvm.transform.module_pass(opt_level=0, name="StoreNames")
+@tirx.transform.prim_func_pass(opt_level=0, name="StoreNames")
 class StoreNames:
     """Replaces the `T.Let`s that a block of a PrimFunc always evaluates by stores and loads, if they `need_buffers`."""
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        result = mod.clone()
-        for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and isinstance(func.body, SBlockRealize):
-                result[gvar] = func.with_body(store_names(func.body))
-        return result
+    def transform_function(self, func: tirx.PrimFunc, *_context) -> tirx.PrimFunc:
+        is_root = isinstance(func.body, SBlockRealize)
+        return func.with_body(store_names(func.body)) if is_root else func
 
 
 def store_names(root: SBlockRealize) -> SBlockRealize:

@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from chapters.kit.cpu.vectorize_adjacent_sums import reduced_values
 from chapters.kit.gpu.limits import WARP
-from chapters.kit.ir.tensor_ir import mentions, nodes
+from chapters.kit.ir.tensor_ir import mentions, nodes, thread_axis
 
 SHUFFLED = ("float16", "float32", "float64", "int32", "int64", "uint32", "uint64")
 
@@ -44,7 +44,7 @@ def has_right_sums(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> bool:
     divided = [
         (loop.extent, inside.block.writes[0].source.dtype)
         for loop in nodes(scheduled.body, tirx.For)
-        if loop.thread_binding is not None and loop.thread_binding.thread_tag == "threadIdx.x"
+        if thread_axis(loop) == "threadIdx.x"
         for inside in nodes(loop.body, SBlockRealize)
         if mentions(reduced_values(inside), loop.loop_var)
     ]

@@ -1,13 +1,16 @@
-"""Stores that bypass the cache, called from a PrimFunc for LLVM: for results too large to be found in the cache again.
+"""What a PrimFunc for LLVM tells the cache: to fetch a line before it is used, and to let stores pass by it.
 
-A plain store first reads the line that it writes to into the cache. A non-temporal store does not, so writing costs one
-transfer instead of two, and evicts nothing from the cache. LLVM IR has such a store for every processor; TVM links the
-text below into the code of a PrimFunc that asks for it.
+Results too large to be found in the cache again should pass by it. A plain store first reads the line that it writes to
+into the cache. A non-temporal store does not, so writing costs one transfer instead of two, and evicts nothing. LLVM IR
+has such a store for every processor; TVM links the text below into the code of a PrimFunc that asks for it.
 """
 
+from tvm.ir import Expr
 from tvm.script import tirx as T
+from tvm.script.ir_builder import tirx as I
 
-LINE_BYTES = 64  # a cache line; a store writes a whole line, at a multiple of this
+# bytes, as many as the longest vector register has; a non-temporal store writes a whole line, at a multiple of this
+CACHE_LINE = 64
 _VECTOR = {"float32": "<16 x float>", "float16": "<32 x half>"}  # a line, as LLVM calls it
 
 
@@ -40,3 +43,13 @@ def store_line(first, vector, dtype: str):
 def stores_done():
     """A call that waits until this thread's stores are visible to others."""
     return T.call_extern("void", "stores_done")
+
+
+def prefetch(element: Expr) -> None:
+    """Emit a statement that brings the cache line of `element`, a BufferLoad, into the nearest cache.
+
+    It changes no value, and an address beyond the buffer does no harm.
+    """
+    read, keep, data = T.int32(0), T.int32(3), T.int32(1)
+    address = T.address_of(element)
+    I.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", address, read, keep, data))
