@@ -14,44 +14,45 @@ from collections.abc import Callable
 
 import numpy as np
 
+from chapters.kit.bench.cases import ratio
+from chapters.kit.bench.gpu_ceilings import measure_plan
+from chapters.kit.bench.gpu_clock import Run, explain_no_gpu
 from chapters.kit.bench.gpu_norm_bench import EPSILON, TOLERANCE
 from chapters.kit.bench.gpu_norm_bench import bytes_moved as bytes_counted
-from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
-from chapters.kit.bench.timing import call_compiled, measure
-from chapters.kit.draw.table import Table
+from chapters.kit.bench.gpu_tables import norm_tables, register_table
+from chapters.kit.bench.operands import check_error, compile_here, draw_arrays, in_numpy_memory
+from chapters.kit.bench.results import show_one
+from chapters.kit.bench.timing import bind_torch, measure_cases
+from chapters.kit.draw.table import Table, tabulate
 from chapters.kit.gpu.limits import ITEM_BYTES
 
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 8192))
 DTYPES = ("float32", "float16", "bfloat16")
+COPIES = ("plain stores", "streaming stores")
 # those of PyTorch may run in an interpreter without TVM and ml_dtypes
 CANDIDATES = ("ours", "unfused", "bounds", "numpy_baseline", "torch_baseline", "torch_compile")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """Measure everything: {name of a results file: seconds per call}; also passes each table to `say`."""
+    """{name of a results file: what was measured}."""
     from chapters.ch04_add_rms_norm import registers
-    from chapters.kit.bench.gpu_clock import explain_no_gpu
+    from chapters.kit.gpu.cuda_resources import missing
 
-    shapes = ((64, 1, 512),) if quick else SHAPES
-    rounds, cpu = 3 if quick else 15, {}
-    for threads in (1, 2)[: os.cpu_count()]:
-        cpu[str(threads)] = {}
-        for shape, dtype in itertools.product(shapes, DTYPES):
-            arguments = {"shape": shape, "dtype": dtype, "threads": threads}
-            taken = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say)
-            cpu[str(threads)][f"{dtype} {shape}"] = taken
-    say(f"\n{cpu_table(cpu)}\n")
-    found = {"ch04_cpu": cpu}
-    if not registers.missing():
+    settings = itertools.product(
+        (1, 2)[: os.cpu_count()], ((64, 1, 512),) if quick else SHAPES, DTYPES
+    )
+    cases = [{"shape": shape, "dtype": dtype, "threads": n} for n, shape, dtype in settings]
+    rounds = 3 if quick else 15
+    found = {"ch04_cpu": measure_cases(__name__, CANDIDATES, cases, rounds=rounds, say=say)}
+    if not missing():
         found[registers.NAME] = registers.count_registers()
-        say(f"\n{registers.table(found[registers.NAME])}\n")
     if explain_no_gpu():
         say(f"not measured on a GPU: {explain_no_gpu()}")
     else:
-        from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
-        from chapters.kit.bench.gpu_norm_bench import measure_all
+        from chapters.ch04_add_rms_norm import gpu_norms
 
-        found["ch04_gpu"] = measure_all(IMPLEMENTATIONS, quick, say)
+        on_gpu = Run(quick, say)
+        found |= measure_plan({"ch08_norm": gpu_norms.plan(on_gpu)}, on_gpu)
     return found
 
 
@@ -100,15 +101,14 @@ def check_norm(norm, total, arrays, dtype: str = "") -> float:
 
 def ours(shape, dtype, threads, seed):
     """The kernel that the pass makes for LLVM, called directly."""
-    import tvm
+    from tvm import tirx
 
     from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
     from chapters.kit.ir.row_index import row_dimensions
-    from chapters.kit.machine import llvm_host
 
-    dims = row_dimensions([tvm.tirx.IntImm("int64", n) for n in shape])
+    dims = row_dimensions([tirx.IntImm("int64", n) for n in shape])
     kernel = cpu_kernel(dims, shape[-1], dtype, EPSILON).with_attr("global_symbol", "main")
-    call = tvm.compile(kernel, target=llvm_host()["target"])["main"]
+    call = compile_here(kernel)
     arrays = draw_inputs(shape, dtype, seed)
     outputs = [np.full_like(arrays[0], np.nan) for _ in range(2)]
     tensors = [in_numpy_memory(a) for a in (*arrays, *outputs)]
@@ -119,24 +119,18 @@ def ours(shape, dtype, threads, seed):
 
 def unfused(shape, dtype, threads, seed):
     """The pair as TVM's own pipeline compiles it: two kernels without a schedule."""
-    import tvm
-    from tvm import relax
-
     from chapters.kit.cases.example_programs import unfused_add_norm
-    from chapters.kit.machine import llvm_host
 
     arrays = draw_inputs(shape, dtype, seed)
-    layer = unfused_add_norm(shape, dtype, EPSILON)
-    vm = relax.VirtualMachine(tvm.compile(layer, target=llvm_host()["target"]), tvm.cpu())
+    main = compile_here(unfused_add_norm(shape, dtype, EPSILON))
     tensors = [in_numpy_memory(a) for a in arrays]
-    main = vm["main"]
     norm, total = main(*tensors)
     return {"unfused": (lambda: main(*tensors), check_norm(norm.numpy(), total.numpy(), arrays))}
 
 
 def bounds(shape, dtype, threads, seed):
     """Two reads and two writes of the same number of bytes, with plain and with streaming stores."""
-    from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
+    from chapters.kit.bench.cpu_bounds import CHUNK, two_in_two_out
     from chapters.kit.machine import llvm_host
 
     chunks = max(1, int(np.prod(shape)) * ITEM_BYTES[dtype] // (4 * CHUNK))
@@ -169,7 +163,6 @@ def torch_baseline(shape, dtype, threads, seed, name="PyTorch"):
     """PyTorch, operator by operator; with the name "torch.compile" through that."""
     import torch
 
-    torch.set_num_threads(threads)
     arrays = draw_rounded(shape, dtype, seed)
     tensors = [torch.from_numpy(array).to(getattr(torch, dtype)) for array in arrays]
 
@@ -177,13 +170,7 @@ def torch_baseline(shape, dtype, threads, seed, name="PyTorch"):
         total = x1 + x2
         return torch.nn.functional.rms_norm(total, (shape[-1],), weight, EPSILON), total
 
-    function = torch.compile(eager) if name == "torch.compile" else eager
-
-    def call():
-        with torch.inference_mode():
-            return function(*tensors)
-
-    results = call_compiled(call) if name == "torch.compile" else call()
+    call, results = bind_torch(eager, *tensors, threads=threads, compiled=name == "torch.compile")
     norm, total = (result.float().numpy() for result in results)
     return {name: (call, check_norm(norm, total, arrays, dtype))}
 
@@ -194,35 +181,29 @@ torch_compile = functools.partial(torch_baseline, name="torch.compile")
 # --- tables -------------------------------------------------------------------------------------------
 
 
+def copy_seconds(case: dict) -> float:
+    """The bound: the faster of two ways to copy as many bytes."""
+    return min(case["seconds"][name] for name in COPIES)
+
+
 def cpu_table(measured: dict) -> Table:
     """Speed, share of the bounds, and the baselines' times relative to ours."""
-    rows = []
-    for threads, by_case in measured.items():
-        for case, seconds in by_case.items():
-            ours = seconds["ours"]
-            dtype, shape = case.split(" ", 1)
-            moved = bytes_counted(tuple(int(n) for n in shape.strip("()").split(",")), dtype)
-            bound = min(seconds["plain stores"], seconds["streaming stores"])
-            times = [
-                f"{seconds[name] / ours:.1f}×" if name in seconds else "–"
-                for name in ("unfused", "NumPy", "PyTorch", "torch.compile")
-            ]
-            share = f"{seconds['plain stores'] / ours:.0%}", f"{bound / ours:.0%}"
-            rows.append((threads, dtype, shape, f"{moved / ours / 1e9:.1f} GB/s", *share, *times))
-    header = ("threads", "dtype", "shape", "speed", "of plain copy", "of best copy")
-    ratios = ("unfused takes", "NumPy takes", "PyTorch takes", "torch.compile takes")
-    return Table((*header, *ratios), rows)
+    columns = {
+        "threads": "threads",
+        "dtype": "dtype",
+        "shape": lambda case: str(tuple(case["shape"])),
+        "speed": lambda case: f"{count_bytes(case) / case['seconds']['ours'] / 1e9:.1f} GB/s",
+        "of plain copy": ratio("plain stores", "ours", "{:.0%}"),
+        "of best copy": lambda case: f"{copy_seconds(case) / case['seconds']['ours']:.0%}",
+    }
+    baselines = ("unfused", "NumPy", "PyTorch", "torch.compile")
+    columns |= {f"{name} takes": ratio(name, "ours", "{:.1f}×") for name in baselines}
+    return tabulate(measured["cases"], columns)
 
 
-TABLES = ("ch04_cpu", "ch04_gpu", "ch04_registers")
+def count_bytes(case: dict) -> int:
+    return bytes_counted(case["shape"], case["dtype"])
 
 
-def show_results(name: str):
-    """What a page shows of a results file, with its source, or a sentence that says that it was not measured yet."""
-    from chapters.ch04_add_rms_norm import registers
-    from chapters.kit.bench.gpu_tables import show_norms
-    from chapters.kit.bench.results import load, sourced_table
-
-    if name == "ch04_cpu":
-        return sourced_table(load(name), 4, cpu_table)
-    return registers.show_registers() if name == registers.NAME else show_norms(name, chapter=4)
+TABLES = {"ch04_cpu": cpu_table, "ch08_norm": norm_tables, "ch04_registers": register_table}
+show_results = functools.partial(show_one, TABLES)

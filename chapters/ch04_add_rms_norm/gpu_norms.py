@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from tvm import tirx
 
 from chapters.kit.bench import gpu_norm_bench
-from chapters.kit.bench.gpu_clock import keep_result
+from chapters.kit.bench.gpu_clock import Run, keep_result
 from chapters.kit.bench.gpu_norm_bench import EPSILON, Norm
 from chapters.kit.ir.row_index import row_dimensions
 from chapters.runner.earlier import earlier
@@ -25,11 +28,11 @@ def kernels(shape: tuple[int, ...], dtype: str, limit: int = 1024) -> dict[str, 
     }
 
 
-def by_triton(x1, x2, weight, epsilon: float) -> Norm:
+def by_triton(x1, x2, weight) -> Norm:
     """The kernel of triton_add_norm.py."""
     from chapters.ch04_add_rms_norm.triton_add_norm import add_norm
 
-    return keep_result(lambda: add_norm(x1, x2, weight, epsilon))
+    return keep_result(add_norm, x1, x2, weight, EPSILON)
 
 
 IMPLEMENTATIONS = {
@@ -38,3 +41,13 @@ IMPLEMENTATIONS = {
     "Triton": by_triton,
     **gpu_norm_bench.LIBRARIES,
 }
+
+
+def plan(about: Run) -> dict[str, Callable[[], dict]]:
+    """{title of a case: the function that measures it} of the results file ch08_norm."""
+    shapes = gpu_norm_bench.SHAPES
+    cases = [*((shape, "bfloat16") for shape in shapes), (shapes[-1], "float16")]
+    return {
+        f"{dtype}, {shape}": partial(gpu_norm_bench.measure, shape, dtype, IMPLEMENTATIONS, about)
+        for shape, dtype in (cases[1:2] if about.quick else cases)
+    }

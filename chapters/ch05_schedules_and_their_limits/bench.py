@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from chapters.kit.bench.operands import check_product, draw_arrays, draw_tensors, in_numpy_memory
-from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import measure
+from chapters.kit.bench.cases import compare_times, divide, ratio
+from chapters.kit.bench.operands import (
+    check_product,
+    compile_here,
+    draw_arrays,
+    draw_tensors,
+    in_numpy_memory,
+)
+from chapters.kit.bench.results import show_one
+from chapters.kit.bench.timing import bind_torch, measure_cases
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.draw.table import Table, tabulate
 
 N = K = 4096
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -34,31 +42,31 @@ DECODER = LlamaConfig(
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """Measure everything: {name of a results file: seconds per call}; also passes each table to `say`."""
+    """{name of a results file: the cases}."""
     n, k = (512, 512) if quick else (N, K)
     rounds = 3 if quick else 15
-
-    def taken(functions: tuple[str, ...], rows: int, threads: int = 1) -> dict[str, float]:
-        arguments = {"rows": rows, "n": n, "k": k, "threads": threads}
-        return measure(__name__, functions, arguments, rounds=rounds, say=say)
-
-    counts = (1, 64) if quick else ROWS
-    threads = {
-        str(number): {str(rows): taken(KERNELS, rows, number) for rows in counts}
-        for number in (1, 2)[: os.cpu_count()]
+    cases = [
+        {"rows": rows, "n": n, "k": k, "threads": threads}
+        for threads in (1, 2)[: os.cpu_count()]
+        for rows in ((1, 64) if quick else ROWS)
+    ]
+    step = [{"threads": 1}]
+    return {
+        "ch05_kernels": measure_cases(__name__, KERNELS, cases, rounds=rounds, say=say),
+        "ch05_decode": measure_cases(__name__, ("decode_step",), step, rounds=rounds, say=say),
     }
-    kernels = {"n": n, "k": k, "threads": threads}
-    say(f"\n{kernel_table(kernels)}\n")
-    step = taken(("decode_step",), 1)
-    say(f"\n{decode_table(step)}\n")
-    return {"ch05_kernels": kernels, "ch05_decode": step}
 
 
-def peak(seconds: dict[str, float], threads: int, bound: str = "multiply-add") -> float:
-    """Floating-point operations per second that the registers, or the tile alone, reached in the same rounds."""
+def peak(case: dict, bound: str = "multiply-add") -> float:
+    """Floating-point operations per second that the registers, or the tile alone, reached in the rounds of a case."""
     from chapters.kit.bench.cpu_bounds import MULTIPLY_ADDS
 
-    return 2 * MULTIPLY_ADDS * threads / seconds[bound]
+    return 2 * MULTIPLY_ADDS * case["threads"] / case["seconds"][bound]
+
+
+def speed(case: dict, name: str = "ours") -> float:
+    """Floating-point operations per second of a candidate."""
+    return 2 * case["rows"] * case["n"] * case["k"] / case["seconds"][name]
 
 
 # --- candidates: each runs in its own process -----------------------------------------------------
@@ -77,13 +85,11 @@ def _kernel(rows: int, n: int, k: int):
 
 def ours(rows, n, k, threads, seed):
     """The scheduled kernel: the learner's if it passes its checks, else the reference's."""
-    import tvm
-
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
 
     target = llvm_host()["target"]
-    kernel = tvm.compile(earlier(5).schedule(_kernel(rows, n, k), target), target=target)["main"]
+    kernel = compile_here(earlier(5).schedule(_kernel(rows, n, k), target))
     x, w, tensors = draw_tensors(rows, n, k, seed)
     kernel(*tensors)
     return {"ours": (lambda: kernel(*tensors), check_product(tensors[-1].numpy(), x, w))}
@@ -99,15 +105,10 @@ def numpy_baseline(rows, n, k, threads, seed):
 def torch_baseline(rows, n, k, threads, seed):
     import torch
 
-    torch.set_num_threads(threads)
-    x, w = map(torch.from_numpy, draw_arrays(seed, (rows, k), (n, k)))
-    linear = torch.nn.functional.linear
-
-    def call():
-        with torch.inference_mode():
-            return linear(x, w)
-
-    return {"PyTorch": (call, check_product(call().numpy(), x.numpy(), w.numpy()))}
+    x, w = draw_arrays(seed, (rows, k), (n, k))
+    operands = map(torch.from_numpy, (x, w))
+    call, out = bind_torch(torch.nn.functional.linear, *operands, threads=threads)
+    return {"PyTorch": (call, check_product(out.numpy(), x, w))}
 
 
 def bounds(rows, n, k, threads, seed):
@@ -136,7 +137,7 @@ def bounds(rows, n, k, threads, seed):
     return calls
 
 
-def decode_step(rows, n, k, threads, seed):
+def decode_step(threads, seed):
     """One token through a small decoder: as exported, after chapter 3's pass, and with the kernels scheduled."""
     from tvm import relax
 
@@ -179,35 +180,31 @@ def _one_token(generator):
 
 def kernel_table(measured: dict) -> Table:
     """GFLOP/s by number of rows, the baselines' times over ours, and shares of the nearer bound and of the tile."""
-    rows = []
-    size = measured["n"] * measured["k"]
-    for threads, by_rows in measured["threads"].items():
-        for count, seconds in by_rows.items():
-            work = 2 * int(count) * size
-            ours = seconds["ours"]
-            bound = max(seconds["read w"], work / peak(seconds, int(threads)))
-            torch = seconds.get("PyTorch")
-            speed = work / ours
-            tile = peak(seconds, int(threads), "tile") if "tile" in seconds else None
-            times = f"{seconds['NumPy'] / ours:.2f}×", f"{torch / ours:.2f}×" if torch else "–"
-            nearer = "reading w" if bound == seconds["read w"] else "arithmetic"
-            shares = f"{bound / ours:.0%} of {nearer}", f"{speed / tile:.0%}" if tile else "–"
-            rows.append((threads, count, f"{speed / 1e9:.0f}", *times, *shares))
-    times = "NumPy's time", "PyTorch's time"
-    shares = "share of the bound", "of its tile alone"
-    return Table(("threads", "rows of x", "GFLOP/s", *times, *shares), rows)
+    columns = {
+        "threads": "threads",
+        "rows of x": "rows",
+        "GFLOP/s": lambda case: f"{speed(case) / 1e9:.0f}",
+        "NumPy's time": ratio("NumPy", "ours"),
+        "PyTorch's time": ratio("PyTorch", "ours"),
+        "share of the bound": _describe_bound,
+        "of its tile alone": lambda case: f"{speed(case) / peak(case, 'tile'):.0%}",
+    }
+    return tabulate(measured["cases"], columns)
 
 
-def decode_table(seconds: dict) -> Table:
+def _describe_bound(case: dict) -> str:
+    """Our share of the later of the two bounds."""
+    arithmetic, reading = speed(case) / peak(case), divide(case, "read w", "ours")
+    share, name = max((arithmetic, "arithmetic"), (reading, "reading w"))
+    return f"{share:.0%} of {name}"
+
+
+def decode_table(measured: dict) -> Table:
     """The time of one decode step, and its share of the time of the exported module."""
-    whole = seconds["as exported"]
-    rows = [(name, format_duration(s), f"{s / whole:.0%}") for name, s in seconds.items()]
-    return Table(("the decoder", "one decode step", "of the time as exported"), rows)
+    (case,) = measured["cases"]
+    header = ("the decoder", "one decode step", "of the time as exported")
+    return compare_times(case["seconds"], "as exported", header, "{:.0%}")
 
 
 TABLES = {"ch05_kernels": kernel_table, "ch05_decode": decode_table}
-
-
-def show_results(name: str) -> SourcedTable:
-    """The table of a results file with its source, or a sentence that says that it was not measured yet."""
-    return sourced_table(load(name), 5, TABLES[name])
+show_results = partial(show_one, TABLES)

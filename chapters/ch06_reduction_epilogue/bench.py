@@ -8,14 +8,16 @@ on its tiles. The same rounds measure how fast memory takes a pass over the outp
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from chapters.kit.bench.operands import in_numpy_memory
-from chapters.kit.bench.results import Parts, SourcedTable, describe_missing, load, sourced_table
-from chapters.kit.bench.timing import Unavailable, measure
+from chapters.kit.bench.cases import divide, ratio
+from chapters.kit.bench.operands import compile_here, in_numpy_memory
+from chapters.kit.bench.results import show_one
+from chapters.kit.bench.timing import Unavailable, bind_torch, measure_cases
 from chapters.kit.cpu.int8_numbers import expected, numbers
-from chapters.kit.draw.table import Table
+from chapters.kit.draw.table import Table, fill_cell, tabulate
 
 M, N = 512, 4096
 STEPS = (64, 256, 1024, 4096)
@@ -25,69 +27,59 @@ CANDIDATES = ("vnni", "amx", "traffic", "torch_baseline", "torch_packed")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of the results file: seconds per call}; also passes the tables to `say`."""
+    """{name of the results file: the cases}."""
     m, n = (64, 512) if quick else (M, N)
+    cases = [{"m": m, "n": n, "k": k} for k in (STEPS[:2] if quick else STEPS)]
+    cases.append({"m": 2 * m if quick else TALL, "n": n, "k": STEPS[0]})
     rounds = 3 if quick else 11
-
-    def taken(m: int, k: int) -> dict[str, float]:
-        sizes = {"m": m, "n": n, "k": k}
-        return measure(__name__, CANDIDATES, sizes, rounds=rounds, say=say)
-
-    steps = {str(k): taken(m, k) for k in (STEPS[:2] if quick else STEPS)}
-    tall = {"m": 2 * m if quick else TALL, "k": STEPS[0]}
-    tall["seconds"] = taken(tall["m"], tall["k"])
-    measured = {"m": m, "n": n, "steps": steps, "tall": tall}
-    say(f"\n{speedups(measured)}\n\n{beside_torch(measured)}\n")
-    return {"ch06_int8": measured}
+    return {"ch06_int8": measure_cases(__name__, CANDIDATES, cases, rounds=rounds, say=say)}
 
 
 def speedups(measured: dict) -> Table:
     """How many times faster than with a separate bias pass, as measured and as `predicted_speedup` says."""
-    cases = [(measured["m"], int(k), seconds) for k, seconds in measured["steps"].items()]
-    tall = measured["tall"]
-    cases.append((tall["m"], tall["k"], tall["seconds"]))
-    rows = [
-        _row(measured, m, k, unit, seconds)
-        for m, k, seconds in cases
-        for unit in ("vpdpbusd", "AMX")
-        if f"{unit}, fused" in seconds
-    ]
+    rows = []
+    for case in measured["cases"]:
+        for unit in (unit for unit in ("vpdpbusd", "AMX") if f"{unit}, fused" in case["seconds"]):
+            fused, predicted = compute_speedup(unit, case, "fused"), predict(unit, case)
+            tile = fill_cell(case, ratio(f"{unit}, separate", f"{unit}, at the tile", "{:.2f}"))
+            speed = count_operations(case) / case["seconds"][f"{unit}, fused"]
+            times = f"{fused:.2f}", f"{predicted:.2f}", tile
+            rows.append((case["m"], case["k"], unit, *times, f"{speed / 1e9:.0f}"))
     return Table(("M", "K", "unit", "fused", "predicted", "at the tile", "10⁹ operations/s"), rows)
+
+
+def compute_speedup(unit: str, case: dict, way: str) -> float:
+    """How many times faster than with a separate bias pass the product is that adds the bias in this way."""
+    return divide(case, f"{unit}, separate", f"{unit}, {way}")
+
+
+def count_operations(case: dict) -> int:
+    return 2 * case["m"] * case["n"] * case["k"]
 
 
 def beside_torch(measured: dict) -> Table:
     """What the bias costs if tiles are loaded from it, and PyTorch's times relative to that of the tiles."""
-    rows = []
-    for k, seconds in measured["steps"].items():
-        if (tiles := seconds.get("AMX, fused")) is None:
-            continue
-        bare = seconds.get("AMX, without bias")
-        baselines = (seconds.get(name) for name in ("PyTorch", "PyTorch, packed ahead"))
-        times = (f"{time / tiles:.2f}×" if time else "–" for time in baselines)
-        rows.append((int(k), f"{tiles / bare - 1:+.1%}" if bare else "–", *times))
-    header = ("K", "the bias costs", "PyTorch takes", "PyTorch with packed weights takes")
-    return Table(header, rows)
+    m = measured["cases"][0]["m"]
+    cases = [one for one in measured["cases"] if one["m"] == m and "AMX, fused" in one["seconds"]]
+    columns = {
+        "K": "k",
+        "the bias costs": lambda one: f"{divide(one, 'AMX, fused', 'AMX, without bias') - 1:+.1%}",
+        "PyTorch takes": ratio("PyTorch", "AMX, fused"),
+        "PyTorch with packed weights takes": ratio("PyTorch, packed ahead", "AMX, fused"),
+    }
+    return tabulate(cases, columns)
 
 
-def _row(measured: dict, m: int, k: int, unit: str, seconds: dict[str, float]) -> tuple:
-    fused, separate = seconds[f"{unit}, fused"], seconds[f"{unit}, separate"]
-    tile = seconds.get(f"{unit}, at the tile")
-    operations = 2 * m * measured["n"] * k
-    predicted = _predict(m * measured["n"], k, fused, seconds["bias pass alone"])
-    at_the_tile = f"{separate / tile:.2f}" if tile else ""
-    times = f"{separate / fused:.2f}", f"{predicted:.2f}", at_the_tile
-    return m, k, unit, *times, f"{operations / fused / 1e9:.0f}"
-
-
-def _predict(elements: int, k: int, fused: float, bias_pass: float) -> float:
+def predict(unit: str, case: dict) -> float:
     """The chapter's prediction of the speedup, from the seconds of the fused kernel and of the bias pass alone.
 
     The bias pass moves 12 bytes per element, which gives the bytes per second. The fused kernel's operations, divided
     by the time that its stores leave, give the operations per second.
     """
-    traffic = 12 * elements / bias_pass
-    arithmetic = max(fused - 8 * elements / traffic, 1e-9)
-    return predicted_speedup(k, 2 * elements * k / arithmetic, traffic)
+    elements = case["m"] * case["n"]
+    traffic = 12 * elements / case["seconds"]["bias pass alone"]
+    arithmetic = max(case["seconds"][f"{unit}, fused"] - 8 * elements / traffic, 1e-9)
+    return predicted_speedup(case["k"], count_operations(case) / arithmetic, traffic)
 
 
 def predicted_speedup(k: int, operations_per_second: float, bytes_per_second: float) -> float:
@@ -102,12 +94,8 @@ def predicted_speedup(k: int, operations_per_second: float, bytes_per_second: fl
     return (fused + separate_pass) / fused
 
 
-def show_results() -> SourcedTable | Parts:
-    """The tables of the results file with their source, or a sentence that says that it was not measured yet."""
-    found = load("ch06_int8")
-    if found is None:
-        return describe_missing(6)
-    return Parts([sourced_table(found, 6, speedups), beside_torch(found["measured"])])
+TABLES = {"ch06_int8": lambda measured: [speedups(measured), beside_torch(measured)]}
+show_results = partial(show_one, TABLES)
 
 
 # --- candidates: each runs in its own process -----------------------------------------------------
@@ -166,17 +154,14 @@ def amx(m, n, k, seed):
 
 def traffic(m, n, k, seed):
     """The bias pass alone, which is limited by its reads and writes."""
-    import tvm
     from tvm import s_tir, te
-
-    from chapters.kit.machine import llvm_host
 
     sums = te.placeholder((m, n), "int32", "sums")
     bias = te.placeholder((n,), "int32", "bias")
     out = te.compute((m, n), lambda i, j: sums[i, j] + bias[j], "out")
     sch = s_tir.Schedule(te.create_prim_func([sums, bias, out]))
     sch.vectorize(sch.split(sch.get_loops("out")[1], [None, 16])[1])
-    kernel = tvm.compile(sch.mod, target=llvm_host()["target"])["main"]
+    kernel = compile_here(sch.mod)
     arrays = [np.ones((m, n), np.int32), np.ones(n, np.int32), np.zeros((m, n), np.int32)]
     tensors = [in_numpy_memory(array) for array in arrays]
     return {"bias pass alone": (lambda: kernel(*tensors), None)}
@@ -186,16 +171,12 @@ def torch_baseline(m, n, k, seed):
     """PyTorch's int8 product and then the bias. It packs the weights at each call; ours are packed beforehand."""
     import torch
 
-    torch.set_num_threads(1)
     a, w, c = numbers(m, n, k, seed)
     a = (a >> 1).astype(np.int8)  # its product takes signed bytes on both sides
     x, wt, bias = torch.from_numpy(a), torch.from_numpy(w).t(), torch.from_numpy(c)
 
-    def call():
-        with torch.inference_mode():
-            return torch._int_mm(x, wt).add_(bias)
-
-    return {"PyTorch": (call, _check_exact(call().numpy(), a, w, c))}
+    call, out = bind_torch(lambda: torch._int_mm(x, wt).add_(bias), threads=1)
+    return {"PyTorch": (call, _check_exact(out.numpy(), a, w, c))}
 
 
 def torch_packed(m, n, k, seed):
@@ -211,7 +192,6 @@ def torch_packed(m, n, k, seed):
         raise Unavailable("this PyTorch has no quantized operators of oneDNN") from None
     if not torch.cpu._is_vnni_supported():
         raise Unavailable("without VNNI oneDNN adds pairs of products in 16 bits, which overflow")
-    torch.set_num_threads(1)
     a, w, c = numbers(m, n, k, seed)
     if not (np.abs(expected(a, w, c)) < 2**24).all():
         raise Unavailable(f"K = {k} gives sums that are not exact in float32")
@@ -219,10 +199,8 @@ def torch_packed(m, n, k, seed):
     weights = packed, torch.ones(n), torch.zeros(n, dtype=torch.int64)
     x, bias = torch.from_numpy(a), torch.from_numpy(c).float()
 
-    def call():
-        with torch.inference_mode():
-            scale, zero = 1.0, 0
-            out = (1.0, 0, torch.float32)
-            return linear(x, scale, zero, *weights, bias, *out, "none", [], "")
-
-    return {"PyTorch, packed ahead": (call, _check_exact(call().numpy(), a, w, c))}
+    scale, zero = 1.0, 0
+    result = 1.0, 0, torch.float32
+    operands = (x, scale, zero, *weights, bias, *result, "none", [], "")
+    call, out = bind_torch(linear, *operands, threads=1)
+    return {"PyTorch, packed ahead": (call, _check_exact(out.numpy(), a, w, c))}

@@ -8,15 +8,15 @@ numbers is not timed.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 
 from chapters.kit.bench import gpu_linear_bench as linear
-from chapters.kit.bench import gpu_norm_bench as norm
 from chapters.kit.bench import gpu_tables
-from chapters.kit.bench.gpu_clock import NoGpuError, explain_no_gpu, shared_bytes
+from chapters.kit.bench.gpu_ceilings import measure_plan
+from chapters.kit.bench.gpu_clock import NoGpuError, Run, explain_no_gpu, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
+from chapters.kit.bench.results import show_one
+from chapters.kit.draw.table import Table
 
 # out x in of Llama-3-8B's linear layers: query, key and value; output; gate and up; down
 LLAMA = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
@@ -34,34 +34,19 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             f"Nothing was measured: {explain_no_gpu()}. This bench is for a machine with an NVIDIA GPU; "
             "chapter 8's checks run the same kernels without one."
         )
-    from chapters.kit.bench.gpu_ceilings import measure_ceilings
+    from chapters.ch04_add_rms_norm import gpu_norms
 
     _sum_in_float32()
-    until = time.monotonic() + (60.0 if quick else LONGEST)
-    ceilings = asdict(measure_ceilings(quick, DEVICE))
-    copy, products = ceilings["copy_rate"] / 1e12, ceilings["matrix_rate"] / 1e12
-    say(f"copy {copy:.3g} TB/s, bfloat16 {products:.4g} TFLOP/s")
-    found = {}
-    for name, cases in plan(quick).items():
-        done, skipped = [], []
-        for case in cases:
-            told = f"{name}: {_title(case)}"
-            if time.monotonic() > until:
-                skipped.append(_title(case))
-                say(f"{told}: not begun, the time is up")
-                continue
-            say(told)
-            try:
-                done.append(_measure(name, case, quick, say))
-            except KeyboardInterrupt:  # what was measured so far is kept
-                until = 0.0
-                skipped.append(_title(case))
-                say("  stopped; what was measured before is kept")
-                continue
-            say("  " + _summary(done[-1]))
-        if done:
-            found[name] = {"ceilings": ceilings, "cases": done, "skipped": skipped}
-    return found
+    about = Run(quick, say, DEVICE)
+    cases = {"ch08_norm": gpu_norms.plan(about)}
+    for name, layers in plan(quick).items():
+        cases[name] = {
+            f"{one.dtype}, {one.m} × {one.n} × {one.k}": functools.partial(
+                measure_layer, name, one, about
+            )
+            for one in layers
+        }
+    return measure_plan(cases, about, 60.0 if quick else LONGEST)
 
 
 def _sum_in_float32() -> None:
@@ -73,12 +58,11 @@ def _sum_in_float32() -> None:
     matmul.allow_bf16_reduced_precision_reduction = False
 
 
-def plan(quick: bool) -> dict[str, list]:
-    """{name of a results file: its cases}, the most important first. quick: only one or two small cases of each."""
+def plan(quick: bool) -> dict[str, list[Layer]]:
+    """{name of a results file: its layers}, the most important first. quick: only one or two small ones of each."""
     if quick:
         small = Layer(256, 256, 256, "float16")
         return {
-            "ch08_norm": [((64, 1, 4096), "bfloat16")],
             "ch08_linear": [small, Layer(1, 512, 512, "bfloat16")],
             "ch08_steps": [small],
             "ch08_gelu": [small],
@@ -86,42 +70,27 @@ def plan(quick: bool) -> dict[str, list]:
     layers = [Layer(m, n, k, "bfloat16") for m in (PREFILL_ROWS, 1) for n, k in LLAMA]
     layers += [Layer(side, side, side, "bfloat16") for side in SQUARES]
     layers += [Layer(m, *LLAMA[0], "float16") for m in (PREFILL_ROWS, 1)]
-    norms = [(shape, "bfloat16") for shape in norm.SHAPES] + [(norm.SHAPES[-1], "float16")]
     dtypes = ("bfloat16", "float16")
     return {
-        "ch08_norm": norms,
         "ch08_steps": [STEPS],
         "ch08_gelu": [Layer(PREFILL_ROWS, 4096, 4096, dtype) for dtype in dtypes],
         "ch08_linear": layers,
     }
 
 
-def _measure(name: str, case, quick: bool, say) -> dict:
-    about = {"quick": quick, "say": say, "device": DEVICE}
-    if name == "ch08_norm":
-        from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
-
-        return norm.measure(*case, IMPLEMENTATIONS, **about)
+def measure_layer(name: str, layer: Layer, about: Run) -> dict:
+    """A case of the results file `name`."""
     if name == "ch08_gelu":
+        from torch.nn import functional
+
         from chapters.ch08_gpu_targets import gelu_layers
 
-        return gelu_layers.measure(case, gelu_layers.IMPLEMENTATIONS, **about)
+        return linear.measure_ways(layer, gelu_layers.IMPLEMENTATIONS, about, functional.gelu)
     if name == "ch08_steps":
-        return linear.measure(case, steps(case), **about)
-    kernels = kernels_for(case)
+        return linear.measure(layer, steps(layer), about)
+    kernels = kernels_for(layer)
     separately = [one for one in kernels if one in gpu_tables.LINEAR_OURS]
-    return linear.measure(case, kernels, separately=separately, **about)
-
-
-def _title(case) -> str:
-    if isinstance(case, Layer):
-        return f"{case.dtype}, {case.m} × {case.n} × {case.k}"
-    shape, dtype = case
-    return f"{dtype}, {tuple(shape)}"
-
-
-def _summary(case: dict) -> str:
-    return ", ".join(f"{name} {1e6 * t['median']:.4g} µs" for name, t in case["seconds"].items())
+    return linear.measure(layer, kernels, about, separately)
 
 
 # --- the chapter's kernels ------------------------------------------------------------------------
@@ -208,9 +177,16 @@ def by_dlight(layer: Layer):
 
 # --- pages ----------------------------------------------------------------------------------------
 
-TABLES = gpu_tables.SHOWN
+
+def show_roofline(*measured: dict) -> Table:
+    return gpu_tables.roofline_table(*gpu_tables.read_roofline(*measured))
 
 
-def show_results(name: str):
-    """The tables of a results file with their source, or a sentence that says that it was not measured yet."""
-    return TABLES[name]()
+TABLES = {
+    "roofline": (show_roofline, "ch08_norm", "ch08_linear"),
+    "ch08_norm": gpu_tables.norm_tables,
+    "ch08_linear": gpu_tables.linear_tables,
+    "ch08_steps": lambda measured: gpu_tables.steps_table(measured["cases"]),
+    "ch08_gelu": lambda found: gpu_tables.linear_table(found["cases"], gpu_tables.EAGER_GELU),
+}
+show_results = functools.partial(show_one, TABLES)

@@ -1,4 +1,4 @@
-"""A linear layer with bias and GELU on a GPU, for `bench 8`: the fused kernels, baselines, and the measurement.
+"""A linear layer with bias and GELU on a GPU, for `bench 8`: the fused kernels and baselines.
 
 x (m, k), w (n, k) and bias (n,) give gelu(x @ w.T + bias), rounded to the dtype of x. GELU is the exact one, with erf.
 Every implementation is a function of (x, w, bias) that returns (call, result), as in gpu_linear_bench.
@@ -7,15 +7,14 @@ Every implementation is a function of (x, w, bias) that returns (call, result), 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
 
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.bench import gpu_linear_bench
-from chapters.kit.bench.gpu_clock import TUNED, Call, keep_result, measure_case, shared_bytes
+from chapters.kit.bench.gpu_clock import TUNED, keep_result, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.gpu_tables import EAGER_GELU
 from chapters.kit.gpu import mma, wgmma
@@ -59,7 +58,7 @@ def by_triton(x, w, bias):
     """The kernel of triton_linear_gelu.py."""
     from chapters.ch08_gpu_targets.triton_linear_gelu import linear_gelu
 
-    return keep_result(lambda: linear_gelu(x, w, bias))
+    return keep_result(linear_gelu, x, w, bias)
 
 
 def eager(x, w, bias, **how):
@@ -67,14 +66,12 @@ def eager(x, w, bias, **how):
 
     how: options for torch.compile, which then may choose a template that holds the GELU.
     """
-    import torch
     from torch.nn import functional
 
     def linear_gelu(x, w, bias):
         return functional.gelu(functional.linear(x, w, bias))
 
-    run = torch.compile(linear_gelu, **how) if how else linear_gelu
-    return keep_result(lambda: run(x, w, bias))
+    return keep_result(linear_gelu, x, w, bias, **how)
 
 
 IMPLEMENTATIONS = {
@@ -84,26 +81,3 @@ IMPLEMENTATIONS = {
     EAGER_GELU: eager,
     "torch.compile": functools.partial(eager, **TUNED),
 }
-
-
-def measure(
-    layer: Layer,
-    implementations: Mapping[str, Callable],
-    *,
-    quick: bool,
-    say: Callable[[str], None],
-    device: str = "cuda",
-) -> dict:
-    """One case of the results file: the times of every implementation that is installed and right."""
-    from torch.nn import functional
-
-    tensors = gpu_linear_bench.draw_inputs(layer, device)
-
-    def made(make: Callable) -> tuple[Call, float]:
-        call, result = make(*tensors)
-        return call, gpu_linear_bench.check_result(call, result, *tensors, functional.gelu)
-
-    makers = {name: functools.partial(made, make) for name, make in implementations.items()}
-    _, case = measure_case(makers, quick, say)
-    moved = layer.bytes_moved(layer.dtype)
-    return {**asdict(layer), "operations": layer.operations, "bytes": moved, **case}

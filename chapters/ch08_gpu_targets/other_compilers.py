@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from chapters.kit.bench.results import load, save
+from chapters.kit.bench.results import load, measure_and_save
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.limits import ITEM_BYTES
 
@@ -335,16 +335,10 @@ def text_of(program: str) -> str:
     return f"{cut_kernel(text)}\n{cut_call(text)}".rstrip()
 
 
-def main() -> int:
-    """Record, print the counts, and write the results file; exit status 1 if a library is missing."""
-    if describe_missing():
-        print(describe_missing(), file=sys.stderr)
-        return 1
-    now = record()
-    print(counts_table(now), *now["candidates"], sep="\n")
-    save(NAME, now, COMMAND)
-    return 0
+def show_record(measured: dict) -> str:
+    """The counts, and the candidates of max-autotune."""
+    return "\n".join([str(counts_table(measured)), *measured["candidates"]])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_and_save(NAME, record, show_record, COMMAND, describe_missing()))

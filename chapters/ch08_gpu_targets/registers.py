@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from tvm import tirx
@@ -18,18 +18,19 @@ from chapters.ch08_gpu_targets.thread_schedule import (
     pipelined_matmul,
     shared_matmul,
 )
-from chapters.kit.bench.kernel_counts import compiler, save_counts
-from chapters.kit.bench.results import SourcedTable, describe_origin, load
+from chapters.kit.bench.kernel_counts import count_kernels, explain_missing
+from chapters.kit.bench.results import Parts, measure_and_save, show_results
 from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.draw.table import Table
-from chapters.kit.gpu.cuda_resources import Resources, missing
-from chapters.kit.gpu.kernel_report import measure_resources, resources_of
+from chapters.kit.gpu.cuda_resources import Resources
+from chapters.kit.gpu.kernel_report import resources_of
 from chapters.kit.gpu.mma import TILES, mma_matmul
 from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.kit.gpu.wgmma_tile import TILES as WGMMA_TILES
 from chapters.runner.earlier import earlier
 
 NAME = "ch08_registers"
+COMMAND = "python -m chapters.ch08_gpu_targets.registers"
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
 SIZE = 256, 256, 256
 
@@ -68,20 +69,9 @@ def kernels(arch: str = ARCH) -> dict[str, Callable[[], tirx.PrimFunc]]:
     }
 
 
-def count_registers(architectures: Iterable[str] = ARCHITECTURES) -> dict:
-    """{architecture: {kernel: its counts}}, and the compiler. Takes a minute for all architectures."""
-    found: dict = {}
-    for arch in architectures:
-        for name, make in kernels(arch).items():
-            used, threads = measure_resources(make(), arch)
-            found.setdefault(arch, {})[name] = {
-                "threads": threads,
-                "registers": used.registers,
-                "stored": used.spill_store_bytes,
-                "loaded": used.spill_load_bytes,
-                "shared": used.shared_bytes,
-            }
-    return {"compiler": compiler(), "kernels": found}
+def count_registers() -> dict:
+    """`count_kernels` of all kernels; it takes a minute."""
+    return count_kernels(kernels, ARCHITECTURES)
 
 
 def table(measured: dict) -> Table:
@@ -94,23 +84,15 @@ def table(measured: dict) -> Table:
     return resources_of(counted)
 
 
-def show_registers(*architectures: str) -> SourcedTable:
+def show_registers(*architectures: str) -> Parts:
     """The results file's table for these architectures, or all of them."""
-    results = load(NAME)
-    if results is None:
-        return SourcedTable(
-            None, f"Not counted yet: `python -m {__name__}` does it, without a GPU."
-        )
-    measured = results["measured"]
-    kept = {a: k for a, k in measured["kernels"].items() if a in (architectures or ARCHITECTURES)}
-    source = f"{measured['compiler']}; {describe_origin(results)}"
-    return SourcedTable(table({"kernels": kept}), source)
 
+    def select(measured: dict) -> Table:
+        wanted = architectures or measured["kernels"]
+        return table({"kernels": {arch: measured["kernels"][arch] for arch in wanted}})
 
-def main() -> int:
-    """Count, print, and write the results file; exit status 1 if the compiler is missing."""
-    return save_counts(NAME, count_registers, table, missing(), f"python -m {__spec__.name}")
+    return show_results(select, NAME, command=COMMAND)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_and_save(NAME, count_registers, table, COMMAND, explain_missing()))

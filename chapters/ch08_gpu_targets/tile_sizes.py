@@ -11,16 +11,17 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.registers import SIZE
 from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
-from chapters.kit.bench.kernel_counts import compiler, save_counts
-from chapters.kit.bench.results import SourcedTable, load
+from chapters.kit.bench.kernel_counts import compiler, explain_missing
+from chapters.kit.bench.results import measure_and_save, show_results
 from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, render_changing
 from chapters.kit.draw.table import Table, count_noun
-from chapters.kit.gpu.cuda_resources import Resources, missing
+from chapters.kit.gpu.cuda_resources import Resources
 from chapters.kit.gpu.gpus import BOARDS, Board, architecture
 from chapters.kit.gpu.kernel_report import measure_resources, occupancy, resident_blocks
 from chapters.kit.gpu.limits import STATIC_SHARED_BYTES
@@ -28,6 +29,7 @@ from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import bytes_moved
 
 NAME = "ch08_tiles"
+COMMAND = "python -m chapters.ch08_gpu_targets.tile_sizes"
 SHOWN = ("H100 SXM", "A100 SXM 40 GB", "RTX 4090", "T4")
 BLOCKS, OWN, STEPS = (32, 64, 128, 256), (2, 4, 8, 16), (4, 8, 16)  # sides of tiles; block_k
 START = (64, 4, 16)  # the tile of the lesson's traced occupancy
@@ -87,14 +89,8 @@ def table(measured: dict) -> Table:
 # --- the picture ----------------------------------------------------------------------------------
 
 
-def show_tile_sizes() -> Stepper | SourcedTable:
-    """The picture, with a panel per board; a sentence if nothing has been counted."""
-    results = load(NAME)
-    if results is None:
-        return SourcedTable(
-            None, f"Not counted yet: `python -m {__name__}` does it, without a GPU."
-        )
-    measured = results["measured"]
+def draw_tile_sizes(measured: dict) -> Stepper:
+    """The picture, with a panel per board."""
     start = list(itertools.product(BLOCKS, OWN, STEPS)).index(START)
     panels = [_panel(BOARDS[name], measured["tiles"]) for name in SHOWN]
     rows, columns, steps = SIZE
@@ -111,6 +107,9 @@ def show_tile_sizes() -> Stepper | SourcedTable:
     }
     label = "The sizes of a tile, and what its kernel needs"
     return Stepper(label, panels, "tile-sizes", start, "GPU", caption, dials)
+
+
+show_tile_sizes = partial(show_results, draw_tile_sizes, NAME, command=COMMAND)
 
 
 @dataclass(frozen=True)
@@ -201,10 +200,5 @@ def _square(name: str, title: str, parts: Sequence[float]) -> str:
     )
 
 
-def main() -> int:
-    """Count, print, and write the results file; exit status 1 if the compiler is missing."""
-    return save_counts(NAME, count_tiles, table, missing(), f"python -m {__spec__.name}")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_and_save(NAME, count_tiles, table, COMMAND, explain_missing()))

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,9 @@ import numpy as np
 from chapters.ch09_the_compiler import bench_epilogues
 from chapters.ch09_the_compiler.decoder_inputs import check_logits, read_inputs, write_inputs
 from chapters.kit.bench.operands import in_numpy_memory
-from chapters.kit.bench.results import SourcedTable, load, sourced_table
+from chapters.kit.bench.results import show_one
 from chapters.kit.bench.timing import Candidate, compare
-from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.draw.table import Table, format_duration, tabulate
 from chapters.kit.measure.scoreboard import size
 
 TORCH = "chapters.ch09_the_compiler.torch_decoder"
@@ -32,7 +33,6 @@ FUNCTIONS = ("prefill", "decode")
 PROMPTS = {"tiny": 32, "middle": 8}
 ROUNDS = {"tiny": 15, "middle": 5}
 WINDOW = 64
-TABLES = (*PROMPTS, "epilogues")  # what `show_results` knows
 
 
 def config_of(name: str):
@@ -44,11 +44,11 @@ def config_of(name: str):
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of the results file: what was measured}; also passes each table to `say`."""
+    """{name of the results file: what was measured}."""
     from chapters.runner.earlier import describe_owner
 
     say("passes: " + ", ".join(f"chapter {n} {describe_owner(n)}" for n in (2, 3, 4, 5, 7)))
-    threads, measured = os.cpu_count() or 1, {}
+    threads, cases = os.cpu_count() or 1, []
     for name in ("tiny",) if quick else PROMPTS:
         with tempfile.TemporaryDirectory() as folder:
             config = replace(config_of(name), context_window_size=WINDOW)
@@ -61,38 +61,43 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
                 given = {"name": by, "path": path}
                 candidates.append(Candidate(TORCH, "torch_baseline", given, ("torch",)))
             timings, missing = compare(candidates, threads=threads, rounds=rounds)
-        measured[name] = {
-            "seconds": {key: timing.seconds for key, timing in timings.items()},
-            "errors": {key: timing.error for key, timing in timings.items()},
-            "costs": count_costs(name),
-            "prompt": PROMPTS[name],
-            "threads": threads,
-        }
-        say("\n".join(["", name, str(make_table(measured[name])), *missing]))
-    return {"ch09_decoder": measured} | bench_epilogues.run(quick, say)
+        say("\n".join([name, *missing]))
+        cases.append(
+            {
+                "decoder": name,
+                "prompt": PROMPTS[name],
+                "threads": threads,
+                "seconds": {key: timing.seconds for key, timing in timings.items()},
+                "errors": {key: timing.error for key, timing in timings.items()},
+                "costs": count_costs(name),
+            }
+        )
+    return {"ch09_decoder": {"cases": cases}} | bench_epilogues.run(quick, say)
 
 
-def make_table(measured: dict) -> Table:
+def make_table(decoder: str, measured: dict) -> Table | list:
     """One row per compiler: times of a prefill and a decode step, and the second relative to ours."""
-    seconds, rows = measured["seconds"], []
-    for name in NAMES:
-        if f"{name} decode" not in seconds:
-            continue
-        prefill, decode = (seconds[f"{name} {function}"] for function in FUNCTIONS)
-        ratio = f"{decode / seconds['fusion_by_hand decode']:.1f} ×"
-        counted, more = measured["costs"].get(name), ("", "", "")
-        if counted:
-            more = counted["launches"], size(counted["bytes"]), size(counted["planned"])
-        rows.append((name, format_duration(prefill), format_duration(decode), ratio, *more))
-    times = ("compiled by", "prefill", "decode", "of our decode")
-    return Table((*times, "launches", "bytes moved", "planned"), rows)
+    case = next((one for one in measured["cases"] if one["decoder"] == decoder), None)
+    if case is None:
+        return []
+    seconds, costs = case["seconds"], case["costs"]
+    columns = {
+        "compiled by": lambda name: name,
+        "prefill": lambda name: format_duration(seconds[f"{name} prefill"]),
+        "decode": lambda name: format_duration(seconds[f"{name} decode"]),
+        "of our decode": lambda name: (
+            f"{seconds[f'{name} decode'] / seconds['fusion_by_hand decode']:.1f} ×"
+        ),
+        "launches": lambda name: costs[name]["launches"],
+        "bytes moved": lambda name: size(costs[name]["bytes"]),
+        "planned": lambda name: size(costs[name]["planned"]),
+    }
+    return tabulate((name for name in NAMES if f"{name} decode" in seconds), columns)
 
 
-def show_results(name: str) -> SourcedTable:
-    """The table of one decoder, or of the epilogues, from its results file, for a page."""
-    if name == "epilogues":
-        return bench_epilogues.show_epilogues()
-    return sourced_table(load("ch09_decoder"), 9, lambda measured: make_table(measured[name]))
+TABLES = {name: (partial(make_table, name), "ch09_decoder") for name in PROMPTS}
+TABLES |= {"epilogues": (bench_epilogues.make_table, "ch09_epilogues")}
+show_results = partial(show_one, TABLES)
 
 
 # --- candidates: each runs in its own process -----------------------------------------------------

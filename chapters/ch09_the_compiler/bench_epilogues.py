@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.kit.bench.operands import check_error, draw_arrays, in_numpy_memory
-from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import call_compiled, measure
-from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.bench.cases import duration, ratio
+from chapters.kit.bench.operands import check_error, compile_here, draw_arrays, in_numpy_memory
+from chapters.kit.bench.timing import bind_torch, measure_cases
+from chapters.kit.draw.table import Table, count_noun, fill_cell
 
 N, K = 1056, 960
 ROWS = (1, 4, 16, 64, 512)
@@ -58,41 +58,29 @@ def compute_expected(name: str, y: np.ndarray, b: np.ndarray, r: np.ndarray) -> 
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of the results file: seconds per call}; also passes the table to `say`."""
+    """{name of the results file: the cases}."""
     rows, rounds = ((4, 64), 3) if quick else (ROWS, 15)
-    measured = {}
-    for count in rows:
-        sizes = {"rows": count, "n": N, "k": K, "threads": 1}
-        functions = ("ours", "torch_compile")
-        measured[str(count)] = measure(__name__, functions, sizes, rounds=rounds, say=say)
-    found = {"n": N, "k": K, "threads": 1, "rows": measured}
-    say(f"\n{make_table(found)}\n")
-    return {"ch09_epilogues": found}
+    cases = [{"rows": count, "n": N, "k": K, "threads": 1} for count in rows]
+    functions = ("ours", "torch_compile")
+    return {"ch09_epilogues": measure_cases(__name__, functions, cases, rounds=rounds, say=say)}
 
 
 def make_table(measured: dict) -> Table:
     """One row per layer: for each number of rows our time, its ratio to the product alone, and torch.compile's time."""
     header, table = ["layer"], [[name] for name in LAYERS]
-    for rows, seconds in measured["rows"].items():
-        header += [f"{rows} row{'s' if rows != '1' else ''}", "of the product", "torch.compile"]
+    for case in measured["cases"]:
+        header += [count_noun(case["rows"], "row"), "of the product", "torch.compile"]
+        columns = [
+            lambda name: duration(f"fusion_by_hand, {name}"),
+            lambda name: ratio(f"fusion_by_hand, {name}", f"fusion_by_hand, {ALONE}", "{:.2f}"),
+            lambda name: duration(f"torch.compile, {name}"),
+        ]
         for cells in table:
-            ours = seconds[f"fusion_by_hand, {cells[0]}"]
-            ratio = ours / seconds[f"fusion_by_hand, {ALONE}"]
-            torchs = seconds.get(f"torch.compile, {cells[0]}")
-            cells += [
-                format_duration(ours),
-                f"{ratio:.2f}",
-                format_duration(torchs) if torchs else "–",
-            ]
+            cells += [fill_cell(case, column(cells[0])) for column in columns]
     note = (
         "Times on one thread. “of the product”: our time, divided by our time of the product alone."
     )
     return Table(header, table, note)
-
-
-def show_epilogues() -> SourcedTable:
-    """The table from the results file, for a page."""
-    return sourced_table(load("ch09_epilogues"), 9, make_table)
 
 
 # --- candidates: each runs in its own process -----------------------------------------------------
@@ -111,9 +99,6 @@ def check_layer(name: str, out: np.ndarray, arrays: tuple[np.ndarray, ...]) -> f
 
 def ours(rows, n, k, threads, seed) -> dict:
     """The layers, compiled by the pipeline: the learner's if it passes its checks, else the reference's."""
-    import tvm
-    from tvm import relax
-
     from chapters.kit.cases.relax_text import relax_module
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
@@ -123,8 +108,7 @@ def ours(rows, n, k, threads, seed) -> dict:
     for name, formula in LAYERS.items():
         text = f"def main(x: ({rows}, {k}), w: ({n}, {k}), b: ({n},), r: ({rows}, {n})):\n"
         mod = relax_module(f"{text}    y = R.matmul(x, R.permute_dims(w))\n    out = {formula}\n")
-        built = tvm.compile(mod, target, relax_pipeline=earlier(9).fusion_pipeline(target))
-        layer = relax.VirtualMachine(built, tvm.cpu())["main"]
+        layer = compile_here(mod, relax_pipeline=earlier(9).fusion_pipeline(target))
 
         def call(layer=layer):
             return layer(*tensors)
@@ -138,7 +122,6 @@ def torch_compile(rows, n, k, threads, seed) -> dict:
     import torch
     from torch.nn import functional
 
-    torch.set_num_threads(threads)
     arrays = draw_operands(rows, n, k, seed)
     tensors, found = [torch.from_numpy(array) for array in arrays], {}
     linear = functional.linear
@@ -154,12 +137,6 @@ def torch_compile(rows, n, k, threads, seed) -> dict:
         "softcap": lambda x, w, b, r: torch.tanh(linear(x, w) / 30.0) * 30.0,
     }
     for name, layer in layers.items():
-        compiled = torch.compile(layer, dynamic=False)
-
-        @torch.inference_mode()
-        def call(compiled=compiled):
-            return compiled(*tensors)
-
-        out = call_compiled(call).numpy()
-        found[f"torch.compile, {name}"] = (call, check_layer(name, out, arrays))
+        call, out = bind_torch(layer, *tensors, threads=threads, compiled=True)
+        found[f"torch.compile, {name}"] = (call, check_layer(name, out.numpy(), arrays))
     return found

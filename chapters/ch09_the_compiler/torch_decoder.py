@@ -5,14 +5,13 @@ It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in 
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
 from torch.nn import functional
 
 from chapters.ch09_the_compiler.decoder_inputs import check_logits, read_inputs
-from chapters.kit.bench.timing import call_compiled
+from chapters.kit.bench.timing import bind_torch
 
 
 class Decoder:
@@ -74,23 +73,15 @@ class Decoder:
 def torch_baseline(path: str, name: str) -> dict[str, tuple]:
     """A prefill and a decode step on the inputs that the bench wrote. name: "PyTorch" or "torch.compile"."""
     facts, arrays = read_inputs(path)
-    torch.set_num_threads(facts["threads"])
     weights = {key: torch.from_numpy(array) for key, array in arrays.items()}
     decoder, prompt = Decoder(weights, facts["config"]), torch.tensor([facts["prompt"]])
     inputs = {
         "prefill": (prompt, torch.tensor(0)),
         "decode": (prompt[:, -1:], torch.tensor(prompt.shape[1])),
     }
-    forward, cache, found = decoder.forward, decoder.new_cache(), {}
-    if name == "torch.compile":
-        forward = torch.compile(forward, dynamic=False)
+    how = {"threads": facts["threads"], "compiled": name == "torch.compile"}
+    cache, found = decoder.new_cache(), {}
     for function, (tokens, position) in inputs.items():
-        call = functools.partial(_step, forward, tokens, position, cache)
-        logits = call_compiled(call) if name == "torch.compile" else call()
+        call, logits = bind_torch(decoder.forward, tokens, position, cache, **how)
         found[f"{name} {function}"] = (call, check_logits(logits.numpy(), path, function))
     return found
-
-
-@torch.inference_mode()
-def _step(forward, tokens, position, cache):
-    return forward(tokens, position, cache)

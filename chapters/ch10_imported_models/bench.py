@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from chapters.ch10_imported_models.compile_model import (
@@ -20,8 +21,9 @@ from chapters.ch10_imported_models.compile_model import (
     measure_error,
     time_model,
 )
-from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.bench.cases import duration, ratio
+from chapters.kit.bench.results import load, show_one
+from chapters.kit.draw.table import Table, format_duration, tabulate
 from chapters.kit.models.from_torch import ModelRefused
 
 OURS, PLAIN = "fusion_by_hand", "without its passes"
@@ -128,22 +130,19 @@ def _files(folder: Path, quick: bool) -> dict[str, str]:
 
 def table(measured: dict, only: str = "") -> Table:
     """One row per model: our time, and how many times as long the others take; only: the model of one row."""
-    rows = []
-    for case in measured["cases"]:
-        seconds, name = case["seconds"], case["model"]
-        if name == only or (not only and name != EXAMPLE_NAME):
-            others = (PLAIN, *THEIRS) if only else THEIRS
-            ratios = (
-                f"{seconds[n] / seconds[OURS]:.2f} ×" if n in seconds else "–" for n in others
-            )
-            rows.append((name, format_duration(seconds[OURS]), *ratios))
+    cases = [one for one in measured["cases"] if (one["model"] == EXAMPLE_NAME) == bool(only)]
+    others = (PLAIN, *THEIRS) if only else THEIRS
+    columns = {"model": "model", "ours": duration(OURS)}
+    columns |= {name: ratio(name, OURS, "{:.2f} ×") for name in others}
     note = f"Medians of {measured['rounds']} interleaved rounds, {measured['threads']} threads."
-    return Table(("model", "ours", *((PLAIN,) if only else ()), *THEIRS), rows, note)
+    return tabulate(cases, columns, note)
 
 
-def show_results(only: str = "") -> SourcedTable:
-    """The table of the results file with its source, or a sentence that says that it was not measured yet."""
-    return sourced_table(load("ch10_models"), 10, lambda measured: table(measured, only))
+TABLES = {
+    "ch10_models": table,
+    EXAMPLE_NAME: (partial(table, only=EXAMPLE_NAME), "ch10_models"),
+}
+show_results = partial(show_one, TABLES)
 
 
 def recorded_effect() -> str:

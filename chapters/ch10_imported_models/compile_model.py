@@ -24,8 +24,9 @@ from tvm import relax, tirx
 from tvm.ir.transform import Pass
 
 from chapters.ch09_the_compiler.trace import describe_owners
-from chapters.kit.bench.timing import Candidate, CandidateFailed, Timing, call_compiled, compare
-from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.bench.cases import compare_times
+from chapters.kit.bench.timing import Candidate, CandidateFailed, Timing, bind_torch, compare
+from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.machine import llvm_host
 from chapters.kit.measure import scoreboard
@@ -303,12 +304,9 @@ def time_table(name: str) -> Table:
     """The median time of a run: ours, PyTorch's and, if it works here, torch.compile's. All use `threads` threads."""
     threads = os.cpu_count() or 1
     timings, missing = time_model(name, threads, ROUNDS)
-    ours = timings["fusion_by_hand"].seconds
-    rows = [
-        (key, format_duration(t.seconds), f"{t.seconds / ours:.2f} ×") for key, t in timings.items()
-    ]
+    seconds = {name: timing.seconds for name, timing in timings.items()}
     note = "\n".join([f"Medians of {ROUNDS} interleaved rounds, {threads} threads each.", *missing])
-    return Table(("run by", "time", "of ours"), rows, note)
+    return compare_times(seconds, "fusion_by_hand", ("run by", "time", "of ours"), note=note)
 
 
 def time_model(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing], list[str]]:
@@ -354,20 +352,12 @@ def tvm_pipeline(name: str, folder: str) -> dict:
 
 def torch_baseline(name: str, folder: str, by: str = "PyTorch") -> dict:
     """The model as PyTorch runs it, operator by operator, or by "torch.compile", which needs a C++ compiler."""
-    import torch
 
     os.chdir(folder)
     model, inputs = load(name)
-    run, (args, kwargs) = runnable(model), arguments(inputs)
-    if by == "torch.compile":
-        run = torch.compile(run, dynamic=False)
-
-    @torch.inference_mode()
-    def call():
-        return run(*args, **kwargs)
-
-    if by == "torch.compile":
-        call_compiled(call)
+    args, kwargs = arguments(inputs)
+    compiled = by == "torch.compile"
+    call, _ = bind_torch(runnable(model), *args, compiled=compiled, **kwargs)
     return {by: (call, None)}
 
 

@@ -10,10 +10,11 @@ weights or activations have fewer bits is faster and answers worse, so each has 
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from chapters.ch11_a_real_model import (
     bench_inputs,
@@ -25,7 +26,6 @@ from chapters.ch11_a_real_model.bench_inputs import (
     CONTEXT,
     EXACT_LIMIT,
     FILE,
-    INT8,
     LLAMA_CPP,
     LLAMA_CPP_VARIANTS,
     NAMES,
@@ -37,25 +37,30 @@ from chapters.ch11_a_real_model.bench_inputs import (
     chat_model,
     check_logits,
     make_calls,
+    needs_of,
     read_facts,
     seconds_of,
     write_inputs,
 )
-from chapters.child import ROOT
-from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import Candidate, Timing, compare
-from chapters.kit.draw.bars import Bars
+from chapters.kit.bench.results import show_one
+from chapters.kit.bench.timing import (
+    Candidate,
+    CandidateFailed,
+    Timing,
+    Unavailable,
+    call_apart,
+    compare,
+)
 from chapters.kit.draw.table import Table
-from chapters.kit.machine import baseline_python, physical_cores
+from chapters.kit.machine import physical_cores
 
 TORCH = "chapters.ch11_a_real_model.transformers_baseline"
 LLAMA_CPP_MODULE = "chapters.ch11_a_real_model.llama_cpp_baseline"
 ROUNDS, QUICK_ROUNDS = 15, 3
-TABLES = ("decoder", "first token", "step", "kernels", "perplexity")  # what `show_results` knows
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of the results file: what was measured}; also passes each table to `say`."""
+    """{name of the results file: what was measured}."""
     from chapters.ch11_a_real_model.passes import owners
     from chapters.kit.chat.model_cache import fetch_model
 
@@ -66,18 +71,18 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             models[Q4_0] = as_q4_0
         path = str(write_inputs(Path(folder), models))
         nbytes = read_facts(path)["bytes"]
-        by_threads, missing = {}, {}
+        cases, missing = [], {}
         for threads in sorted({1, physical_cores()}):
             rounds = QUICK_ROUNDS if quick else ROUNDS
             timings, lacking = compare(
                 list_candidates(path, threads), threads=threads, rounds=rounds
             )
             missing |= dict.fromkeys(lacking)
-            by_threads[str(threads)] = summarize(timings, nbytes[FILE])
+            cases.append({"threads": threads, **summarize(timings, nbytes[FILE])})
         for reason in missing:
             say(reason)
         measured = {
-            "threads": by_threads,
+            "cases": cases,
             "bytes": {name: nbytes[kind] for name, kind in NAMES.items() if kind in nbytes},
             "context": CONTEXT,
             "prefill": PREFILL,
@@ -86,8 +91,6 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             "first token": first_token.measure(path, threads, quick, say),
             "kernels": bench_kernels.measure(path, quick),
         }
-    for name, table in make_tables(measured).items():
-        say(f"\n{name}\n{table}")
     return {"ch11_chat": measured}
 
 
@@ -102,10 +105,10 @@ def list_candidates(path: str, threads: int) -> list[Candidate]:
     for name, (weights, _) in LLAMA_CPP_VARIANTS.items():
         if weights in models:
             asked = {"name": name, **given}
-            found.append(Candidate(LLAMA_CPP_MODULE, "llama_cpp_baseline", asked, ("llama_cpp",)))
+            found.append(Candidate(LLAMA_CPP_MODULE, "llama_cpp_baseline", asked, needs_of(name)))
     for name in TORCH_NAMES:
-        needs = ("torch", "transformers", *(["torchao"] if NAMES[name] == INT8 else []))
-        found.append(Candidate(TORCH, "transformers_baseline", {"name": name, **given}, needs))
+        asked = {"name": name, **given}
+        found.append(Candidate(TORCH, "transformers_baseline", asked, needs_of(name)))
     return found
 
 
@@ -123,20 +126,21 @@ def ours(name: str, path: str) -> dict:
 def store_as_q4_0(model: Path, folder: Path) -> Path | None:
     """The weights of `model` in a file that llama.cpp wrote into `folder`; None without llama.cpp."""
     target = folder / "Q4_0.gguf"
-    asked = [baseline_python(), "-m", LLAMA_CPP_MODULE, str(model), str(target)]
-    with contextlib.suppress(OSError):  # that interpreter is not there: its baseline will say so
-        subprocess.run(asked, cwd=ROOT, capture_output=True, check=False)
+    ask_llama_cpp("store_as_q4_0", source=str(model), target=str(target))
     return target if target.exists() else None
 
 
 def describe_builds() -> dict[str, str]:
     """How the libraries that we compare with were built, in their own words; empty without them."""
-    asked = [baseline_python(), "-m", LLAMA_CPP_MODULE]
-    with contextlib.suppress(OSError):
-        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
-        if not done.returncode:
-            return {LLAMA_CPP: " ".join(done.stdout.split())}
-    return {}
+    build = ask_llama_cpp("describe_build")
+    return {LLAMA_CPP: build} if build else {}
+
+
+def ask_llama_cpp(function: str, **arguments) -> Any:
+    """What a function of LLAMA_CPP_MODULE returns; None without llama.cpp: its baseline will say so."""
+    with contextlib.suppress(Unavailable, CandidateFailed):
+        candidate = Candidate(LLAMA_CPP_MODULE, function, arguments, needs_of(LLAMA_CPP))
+        return call_apart(candidate, physical_cores())
 
 
 def summarize(timings: dict[str, Timing], nbytes: int) -> dict:
@@ -155,27 +159,16 @@ def summarize(timings: dict[str, Timing], nbytes: int) -> dict:
 # --- tables ---------------------------------------------------------------------------------------------
 
 
-def make_tables(measured: dict) -> dict[str, Table | Bars]:
-    """The tables of what `run` measured, and one picture, by their names in TABLES."""
-    return {
-        "decoder": make_table(measured),
-        "first token": first_token.make_table(measured["first token"]),
-        "step": bench_kernels.make_figure(measured["kernels"]),
-        "kernels": bench_kernels.make_table(measured["kernels"]),
-    }
-
-
 def make_table(measured: dict) -> Table:
     """One row per runtime. A cell has one number for each number of threads, as in "12.1 / 6.3"."""
-    by_threads = measured["threads"].values()
-    rows = []
+    cases, rows = measured["cases"], []
     for name in NAMES:
-        steps = [seconds_of(one["seconds"], name, "decode") for one in by_threads]
-        prefills = [seconds_of(one["seconds"], name, "prefill") for one in by_threads]
+        steps = [seconds_of(case["seconds"], name, "decode") for case in cases]
+        prefills = [seconds_of(case["seconds"], name, "prefill") for case in cases]
         if None in steps or name not in measured["perplexity"]:
             continue
         rates = [measured["bytes"][name] / seconds for seconds in steps]
-        shares = [rate / one["bandwidth"] for rate, one in zip(rates, by_threads, strict=True)]
+        shares = [rate / case["bandwidth"] for rate, case in zip(rates, cases, strict=True)]
         cells = (
             [f"{1e3 * seconds:.3g}" for seconds in steps],
             [f"{1 / seconds:.0f}" for seconds in steps],
@@ -185,9 +178,8 @@ def make_table(measured: dict) -> Table:
         )
         weights = f"{measured['bytes'][name] / 1e6:.0f} MB", f"{measured['perplexity'][name]:.2f}"
         rows.append((name, *weights, *map(" / ".join, cells)))
-    counts = " / ".join(measured["threads"])
-    bandwidths = " / ".join(f"{one['bandwidth'] / 1e9:.1f}" for one in by_threads)
-    header = ("runtime", "weights", "perplexity", "decode, ms", "tokens/s", "GB/s of weights")
+    counts = " / ".join(str(case["threads"]) for case in cases)
+    bandwidths = " / ".join(f"{case['bandwidth'] / 1e9:.1f}" for case in cases)
     note = (
         f"With {counts} thread{'' if counts == '1' else 's'}. A decode step after {measured['context']} tokens reads "
         f"all weights once; a kernel that only reads as many bytes reaches {bandwidths} GB/s. Prefill: "
@@ -195,13 +187,22 @@ def make_table(measured: dict) -> Table:
     )
     for library, build in measured.get("builds", {}).items():
         note += f" {library}: {build}."
+    header = ("runtime", "weights", "perplexity", "decode, ms", "tokens/s", "GB/s of weights")
     return Table((*header, "of reading them", "prefill, tokens/s"), rows, note)
 
 
-def show_results(name: str) -> SourcedTable:
-    """One of TABLES from its results file, for a page. The perplexity has a command of its own."""
-    if name == "perplexity":
-        from chapters.ch11_a_real_model import perplexity
+def perplexity_table(measured: dict) -> Table:
+    """What storing the weights in other types costs, which has a command of its own."""
+    from chapters.ch11_a_real_model import perplexity
 
-        return perplexity.show_perplexity()
-    return sourced_table(load("ch11_chat"), 11, lambda measured: make_tables(measured)[name])
+    return perplexity.variants_table(measured)
+
+
+TABLES = {
+    "decoder": (make_table, "ch11_chat"),
+    "first token": (lambda found: first_token.make_table(found["first token"]), "ch11_chat"),
+    "step": (lambda found: bench_kernels.make_figure(found["kernels"]), "ch11_chat"),
+    "kernels": (lambda found: bench_kernels.make_table(found["kernels"]), "ch11_chat"),
+    "perplexity": (perplexity_table, "ch11_perplexity"),
+}
+show_results = partial(show_one, TABLES)

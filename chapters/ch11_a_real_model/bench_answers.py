@@ -10,12 +10,11 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping
 from functools import partial
 
 from chapters.ch11_a_real_model.passes import MULTIPLY, PASSES_OF, compile_model
-from chapters.kit.bench.results import SourcedTable, describe_origin, load, save
-from chapters.kit.draw.table import Table
+from chapters.kit.bench import results
+from chapters.kit.draw.table import Table, tabulate
 from chapters.kit.machine import processors
 from chapters.kit.measure.quantiles import measure_in_turns
 from chapters.program import run_program
@@ -54,30 +53,26 @@ def measure(rounds: int = ROUNDS) -> dict[str, float]:
     return {name: found.median for name, found in measure_in_turns(clocks, rounds, seed=0).items()}
 
 
-def make_table(measured: Mapping) -> Table:
+def make_table(measured: dict) -> Table:
     """One row per exercise, the one that is worth most first."""
-    seconds = measured["seconds"]
-    rows = []
-    for name in sorted(seconds, key=seconds.get):
-        passes = ", ".join(PASSES_OF.get(name, ("`multiply_codes`",) if name == MULTIPLY else ()))
-        rate, slower = 1 / seconds[name], seconds[name] / seconds[ALL]
-        rows.append(
-            (name if name == ALL else f"without {name}", passes, f"{rate:.3g}", f"{slower:,.1f}")
-        )
+    (case,) = measured["cases"]
+    seconds = case["seconds"]
+    skipped = {**PASSES_OF, MULTIPLY: ("`multiply_codes`",), ALL: ()}
+    columns = {
+        "compiled": lambda name: name if name == ALL else f"without {name}",
+        "what is missing": lambda name: ", ".join(skipped[name]),
+        "tokens/s": lambda name: f"{1 / seconds[name]:.3g}",
+        "times as long": lambda name: f"{seconds[name] / seconds[ALL]:,.1f}",
+    }
     note = (
-        f"A decode step after {measured['context']} tokens, with {measured['threads']} threads. Without an exercise, "
+        f"A decode step after {case['context']} tokens, with {case['threads']} threads. Without an exercise, "
         f"the passes of the second column are left out; without {MULTIPLY}, one weight is multiplied at a time. "
         "The models take turns, so each finds its weights in memory and not in a cache, and is slower than alone."
     )
-    return Table(("compiled", "what is missing", "tokens/s", "times as long"), rows, note)
+    return tabulate(sorted(seconds, key=seconds.get), columns, note)
 
 
-def show_results() -> SourcedTable:
-    """Return the table from its results file, for a page."""
-    results = load(NAME)
-    if results is None:
-        return SourcedTable(None, f"Not yet measured: `{COMMAND}` does it on your machine.")
-    return SourcedTable(make_table(results["measured"]), describe_origin(results))
+show_results = partial(results.show_results, make_table, NAME, command=COMMAND)
 
 
 def main() -> int:
@@ -85,10 +80,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=processors(), help="all cores, if not given")
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = str(options.threads)  # read when TVM starts its threads
-    measured = {"threads": options.threads, "context": CONTEXT, "seconds": measure()}
-    print(make_table(measured))
-    print(f"\nSaved in {save(NAME, measured, COMMAND)}.")
-    return 0
+    about = {"threads": options.threads, "context": CONTEXT}
+    make = lambda: {"cases": [{**about, "seconds": measure()}]}  # noqa: E731
+    return results.measure_and_save(NAME, make, make_table, COMMAND)
 
 
 if __name__ == "__main__":

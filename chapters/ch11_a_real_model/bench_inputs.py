@@ -16,7 +16,6 @@ import numpy as np
 
 from chapters.child import ROOT
 from chapters.kit.bench.operands import check_error
-from chapters.kit.bench.timing import THREAD_VARIABLES
 
 # the weights: as they are in the file; stored anew by llama.cpp; unpacked; unpacked and rounded to bfloat16 or, by
 # torchao, to 8 bits with a scale per row
@@ -46,9 +45,13 @@ FIRST_PROMPT = 32  # tokens before the first one that is timed
 EXACT_LIMIT, ROUNDED_LIMIT = 1e-4, 0.1
 
 
-def with_threads(count: int) -> dict[str, str]:
-    """This process's environment variables, for a process whose libraries start `count` threads."""
-    return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(count))}
+def needs_of(name: str) -> tuple[str, ...]:
+    """The modules of other libraries that the runtime `name` of NAMES needs."""
+    if name in OUR_VARIANTS:
+        return ()
+    if name in TORCH_NAMES:
+        return ("torch", "transformers", *(["torchao"] if NAMES[name] == INT8 else []))
+    return ("llama_cpp",)
 
 
 def seconds_of(seconds: dict[str, float], name: str, function: str) -> float | None:

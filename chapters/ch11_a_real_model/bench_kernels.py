@@ -1,22 +1,19 @@
 """Measures where the time of a decode step goes: seconds of each kernel, over all layers, on one thread.
 
-`python -m chapters.ch11_a_real_model.bench_kernels INPUTS STEPS` prints them as JSON. The same decoder is compiled
-three times: with the weights in float32, with the file's codes, and with codes and activations in 8 bits.
+The same decoder is compiled three times: with the weights in float32, with the file's codes, and with codes and
+activations in 8 bits.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from chapters.ch11_a_real_model import bench_inputs
-from chapters.child import ROOT
+from chapters.kit.bench.timing import Candidate, call_apart
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.table import Table
 
@@ -51,9 +48,8 @@ def measure(path: str, quick: bool) -> dict[str, dict[str, float]]:
     BYTES also has PER_SECOND, the bandwidth of reading, measured before and after each variant.
     It is measured in a process with one thread. path: the bench's inputs.
     """
-    asked = [sys.executable, "-m", __name__, path, str(QUICK_STEPS if quick else STEPS)]
-    here = {"cwd": ROOT, "env": bench_inputs.with_threads(1)}
-    return json.loads(subprocess.check_output(asked, **here))
+    asked = {"path": path, "steps": QUICK_STEPS if quick else STEPS}
+    return call_apart(Candidate(__name__, "time_variants", asked), threads=1)
 
 
 def make_table(measured: dict[str, dict[str, float]]) -> Table:
@@ -170,8 +166,8 @@ def time_groups(model, step: Callable[[], object], steps: int) -> dict[str, floa
     return medians | {REST: max(0.0, statistics.median(whole) - sum(medians.values()))}
 
 
-def main() -> None:
-    """Print `measure`'s result as JSON."""
+def time_variants(path: str, steps: int) -> dict[str, dict[str, float]]:
+    """What `measure` returns, measured in this process."""
     from chapters.ch11_a_real_model.float_weights import FloatWeights
     from chapters.ch11_a_real_model.passes import phases
     from chapters.kit.chat.compile_decoder import compile_decoder
@@ -181,7 +177,6 @@ def main() -> None:
     from chapters.kit.machine import llvm_host
     from chapters.kit.quantized.dot_products import lanes_of
 
-    path, steps = sys.argv[1], int(sys.argv[2])
     facts, target = bench_inputs.read_facts(path), llvm_host()["target"]
     file = read_gguf(facts["models"][bench_inputs.FILE])
     floats = FloatWeights(file, read_config(file), lanes=1)
@@ -214,8 +209,4 @@ def main() -> None:
         **products,
         PER_SECOND: facts["bytes"][bench_inputs.FILE] / statistics.median(readings),
     }
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    return found

@@ -7,13 +7,13 @@ a process.
 
 from __future__ import annotations
 
-import random
-import statistics
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -21,11 +21,13 @@ from chapters.ch11_a_real_model.bench_inputs import (
     FIRST_PROMPT,
     chat_model,
     read_facts,
-    with_threads,
 )
 from chapters.child import ROOT
-from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.bench.cases import compare_times
+from chapters.kit.bench.timing import THREAD_VARIABLES
+from chapters.kit.draw.table import Table
 from chapters.kit.machine import baseline_python
+from chapters.kit.measure.quantiles import measure_in_turns
 
 ROUNDS, QUICK_ROUNDS = 5, 2
 # of the largest logit: how much worse than the best token the first one may be, if the bench lets each logit be off by
@@ -41,21 +43,24 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
 
     path: the bench's inputs. Raises ValueError if a process gives an unlikely token, or ours does not start.
     """
-    names, taken = list(NAMES), {name: [] for name in NAMES}
-    for name in NAMES:  # not counted: the files are read into memory, Python compiles its modules
+    names = list(NAMES)
+    for name in NAMES:  # not timed: the files are read into memory, Python compiles its modules
         seconds, reason = time_once(name, path, threads)
         if seconds is None and name == OURS:
             raise ValueError(f"no first token of ours: {reason}")
         if seconds is None:
             say(f"no first token of {name}: {reason}")
             names.remove(name)
-    for _ in range(QUICK_ROUNDS if quick else ROUNDS):
-        for name in random.sample(names, len(names)):
-            seconds, reason = time_once(name, path, threads)
-            if seconds is None:
-                raise ValueError(f"{name} failed in one round of several: {reason}")
-            taken[name].append(seconds)
-    return {name: statistics.median(taken[name]) for name in names}
+
+    def clock(name: str) -> list[float]:
+        seconds, reason = time_once(name, path, threads)
+        if seconds is None:
+            raise ValueError(f"{name} failed in one round of several: {reason}")
+        return [seconds]
+
+    clocks = {name: partial(clock, name) for name in names}
+    taken = measure_in_turns(clocks, QUICK_ROUNDS if quick else ROUNDS)
+    return {name: quantiles.median for name, quantiles in taken.items()}
 
 
 def time_once(name: str, path: str, threads: int) -> tuple[float | None, str]:
@@ -65,9 +70,10 @@ def time_once(name: str, path: str, threads: int) -> tuple[float | None, str]:
     # errors go to a file: a pipe that is full would stop the process
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         ways = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
+        counts = dict.fromkeys(THREAD_VARIABLES, str(threads))
         start = time.perf_counter()
         try:
-            process = subprocess.Popen(asked, cwd=ROOT, env=with_threads(threads), **ways)
+            process = subprocess.Popen(asked, cwd=ROOT, env={**os.environ, **counts}, **ways)
         except OSError as error:
             return None, str(error)
         with process:
@@ -92,13 +98,11 @@ def check(token: int, path: str, weights: str) -> None:
 
 def make_table(seconds: dict[str, float]) -> Table:
     """One row per runtime, beside ours."""
-    ours = seconds[OURS]
-    rows = [(name, format_duration(time), f"{time / ours:.2f} ×") for name, time in seconds.items()]
     note = (
         f"From the start of a process to the first token after {FIRST_PROMPT}, with everything read from disk "
         "before."
     )
-    return Table(("runtime", "first token after", "of ours"), rows, note)
+    return compare_times(seconds, OURS, ("runtime", "first token after", "of ours"), note=note)
 
 
 def main() -> None:

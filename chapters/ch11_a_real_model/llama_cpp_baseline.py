@@ -1,8 +1,6 @@
 """llama.cpp on the same file: a baseline of `bench 11`, through llama-cpp-python's low-level functions.
 
 It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in what it imports needs TVM.
-`python -m chapters.ch11_a_real_model.llama_cpp_baseline SOURCE TARGET` stores the weights of a GGUF file anew, as Q4_0;
-without arguments it prints how llama.cpp was built.
 """
 
 from __future__ import annotations
@@ -131,10 +129,3 @@ def describe_build() -> str:
     """llama-cpp-python's version, and the instruction sets and options that llama.cpp says it was built with."""
     facts = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
     return f"llama-cpp-python {llama_cpp.__version__}, {' '.join(facts.split()).strip(' |')}"
-
-
-if __name__ == "__main__":
-    if sys.argv[1:]:
-        store_as_q4_0(*sys.argv[1:])
-    else:
-        print(describe_build())

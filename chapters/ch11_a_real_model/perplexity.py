@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.bench.results import SourcedTable, load, save, sourced_table
+from chapters.kit.bench.results import save
 from chapters.kit.chat.compile_decoder import compile_decoder
 from chapters.kit.chat.decoder_cache import Decoder
 from chapters.kit.chat.gguf_file import BLOCKS, GGUF, read_gguf
@@ -216,11 +216,6 @@ def variants_table(results: dict) -> Table:
         "values are stored in float16."
     )
     return Table(("weights", "MB per token", "perplexity", "loss"), rows, note)
-
-
-def show_perplexity() -> SourcedTable:
-    """The table of the variants from the results file, for a page."""
-    return sourced_table(load(NAME), 11, variants_table)
 
 
 def main() -> int:

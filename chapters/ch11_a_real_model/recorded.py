@@ -10,7 +10,7 @@ import sys
 import textwrap
 from types import SimpleNamespace
 
-from chapters.kit.bench.results import describe_origin, load, save
+from chapters.kit.bench.results import describe_origin, load, measure_and_save
 from chapters.kit.chat.conversation import describe_turn, reply
 
 NAME = "ch11_conversation"
@@ -43,15 +43,16 @@ def text() -> str:
     results = load(NAME)
     if results is None:
         return f"Not yet recorded: `{COMMAND}` does it on your machine."
+    return f"{tell(results['measured'])}\n\n{textwrap.fill(describe_origin(results), WIDTH)}"
+
+
+def tell(measured: dict) -> str:
+    """A conversation as a terminal shows it."""
     lines = ["$ python -m chapters chat"]
-    for turn in results["measured"]["turns"]:
-        lines += [f"> {turn['user']}", turn["answer"]]
-        lines.append(describe_turn(turn))
-    wrapped = (textwrap.fill(line, WIDTH) for line in [*lines, "", describe_origin(results)])
-    return "\n".join(wrapped)
+    for turn in measured["turns"]:
+        lines += [f"> {turn['user']}", turn["answer"], describe_turn(turn)]
+    return "\n".join(textwrap.fill(line, WIDTH) for line in lines)
 
 
 if __name__ == "__main__":
-    found = record()
-    print(f"Written to {save(NAME, found, COMMAND)}.", file=sys.stderr)
-    print(text())
+    sys.exit(measure_and_save(NAME, record, tell, COMMAND))

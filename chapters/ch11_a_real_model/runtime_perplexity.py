@@ -1,19 +1,15 @@
 """The perplexity of each runtime that the bench compares, in the runtime itself: how good the answers are.
 
-All read the same text in the same windows. `python -m chapters.ch11_a_real_model.runtime_perplexity` NAME INPUTS
-THREADS prints that of one runtime. Only our own needs TVM.
+All read the same text in the same windows, each in a process of its own. Only our own needs TVM.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from chapters.ch11_a_real_model import bench_inputs
-from chapters.child import ROOT
+from chapters.kit.bench.timing import Candidate, CandidateFailed, Unavailable, call_apart
 from chapters.kit.chat.losses import WINDOW, Model, perplexity
-from chapters.kit.machine import baseline_python
 
 QUICK_TOKENS = WINDOW  # of the text, in a quick run
 
@@ -26,17 +22,12 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
     for name in (one for one, kind in bench_inputs.NAMES.items() if kind in weights):
         if name == bench_inputs.COMPILED:  # the same numbers as Transformers, made by other kernels
             continue
-        python = sys.executable if name in bench_inputs.OUR_VARIANTS else baseline_python()
-        count = str(QUICK_TOKENS if quick else 0)
-        asked = [python, "-m", __name__, name, path, str(threads), count]
-        ways = {"cwd": ROOT, "env": bench_inputs.with_threads(threads), "check": True}
+        asked = {"name": name, "path": path, "threads": threads, "count": QUICK_TOKENS * quick}
+        candidate = Candidate(__name__, "read_text", asked, bench_inputs.needs_of(name))
         try:
-            done = subprocess.run(asked, capture_output=True, text=True, **ways)
-        except (OSError, subprocess.CalledProcessError) as error:
-            said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
-            say(f"no perplexity of {name}: {said[-1]}")
-            continue
-        found[name] = float(done.stdout.split()[-1])
+            found[name] = call_apart(candidate, threads)
+        except (Unavailable, CandidateFailed) as reason:
+            say(f"no perplexity of {name}: {str(reason).splitlines()[-1]}")
     if bench_inputs.TRANSFORMERS in found:
         found[bench_inputs.COMPILED] = found[bench_inputs.TRANSFORMERS]
     return found
@@ -62,11 +53,7 @@ def model_of(name: str, path: str, threads: int) -> Model:
     return transformers_baseline.make_all_logits(facts, weights, bench_inputs.NAMES[name], threads)
 
 
-def main(name: str, path: str, threads: str, count: str = "0") -> None:
-    """Print the perplexity of the bench's text, or of its first `count` tokens."""
-    reading: Sequence[int] = bench_inputs.read_facts(path)["reading"]
-    print(perplexity(model_of(name, path, int(threads)), reading[: int(count) or None]))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def read_text(name: str, path: str, threads: int, count: int) -> float:
+    """The perplexity of the bench's text, or of its first `count` tokens unless that is 0."""
+    reading = bench_inputs.read_facts(path)["reading"]
+    return perplexity(model_of(name, path, threads), reading[: count or None])

@@ -6,13 +6,15 @@ Chapter 9's pipeline compiles both, for one thread. Only functions that need TVM
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from chapters.kit.bench.operands import check_error, draw_arrays
-from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import measure
-from chapters.kit.draw.table import Table, format_duration
+from chapters.kit.bench.cases import duration, ratio
+from chapters.kit.bench.operands import check_error, compile_here, draw_arrays
+from chapters.kit.bench.results import show_one
+from chapters.kit.bench.timing import measure_cases
+from chapters.kit.draw.table import Table, tabulate
 
 ROWS = (1, 4, 16, 64, 512)
 # model -> columns of x, and of the results: the query, the key and the value of one layer
@@ -20,24 +22,20 @@ MODELS = {"SmolLM2-135M": (576, (576, 192, 192)), "Llama 3.2 1B": (2048, (2048, 
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """Return {name of the results file: seconds per call}. Pass the table to `say`."""
-    models = {}
-    for name in list(MODELS)[: 1 if quick else None]:
-        found = {}
-        for rows in (1, 64) if quick else ROWS:
-            sizes = {"model": name, "rows": rows}
-            rounds = 3 if quick else 15
-            found[str(rows)] = measure(__name__, ("projections",), sizes, rounds=rounds, say=say)
-        models[name] = found
-    measured = {"threads": 1, "models": models}
-    say(f"\n{make_table(measured)}\n")
-    return {"ch12_projections": measured}
+    """{name of the results file: the cases}."""
+    cases = [
+        {"model": name, "rows": rows, "threads": 1}
+        for name in list(MODELS)[: 1 if quick else None]
+        for rows in ((1, 64) if quick else ROWS)
+    ]
+    rounds = 3 if quick else 15
+    found = measure_cases(__name__, ("projections",), cases, rounds=rounds, say=say)
+    return {"ch12_projections": found}
 
 
-def projections(model, rows, seed):
+def projections(model, rows, threads, seed):
     """Compile the module before the pass and after it, with chapter 9's pipeline."""
     import tvm
-    from tvm import relax
 
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
@@ -48,10 +46,7 @@ def projections(model, rows, seed):
     target, given = llvm_host()["target"], tvm.runtime.tensor(x)
     calls = {}
     for name, mod in (("separate", before), ("combined", earlier(12).CombineProducts()(before))):
-        pipeline = earlier(9).fusion_pipeline(target)
-        main = relax.VirtualMachine(
-            tvm.compile(mod, target=target, relax_pipeline=pipeline), tvm.cpu()
-        )["main"]
+        main = compile_here(mod, relax_pipeline=earlier(9).fusion_pipeline(target))
         calls[name] = (lambda main=main: main(given), _check_products(main(given), x, weights))
     return calls
 
@@ -78,18 +73,15 @@ def _check_products(found, x: np.ndarray, weights: list[np.ndarray]) -> float:
 
 def make_table(measured: dict) -> Table:
     """One row per model and number of rows of x: the times, and their ratio."""
-    rows = []
-    for model, found in measured["models"].items():
-        for count, seconds in found.items():
-            before, after = seconds["separate"], seconds["combined"]
-            times = format_duration(before), format_duration(after), f"{before / after:.2f}×"
-            rows.append((model, count, *times))
-    return Table(("layer of", "rows of x", "three products", "one product, split", "gain"), rows)
+    columns = {
+        "layer of": "model",
+        "rows of x": "rows",
+        "three products": duration("separate"),
+        "one product, split": duration("combined"),
+        "gain": ratio("separate", "combined"),
+    }
+    return tabulate(measured["cases"], columns)
 
 
 TABLES = {"ch12_projections": make_table}
-
-
-def show_results(name: str) -> SourcedTable:
-    """Return the table of a results file with its source, or a sentence that says that it was not measured yet."""
-    return sourced_table(load(name), 12, TABLES[name])
+show_results = partial(show_one, TABLES)

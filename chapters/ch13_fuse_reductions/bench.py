@@ -5,14 +5,16 @@ One thread, float32. Every result is compared with NumPy in float64 before it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from chapters.kit.bench.operands import draw_arrays, in_numpy_memory
-from chapters.kit.bench.results import SourcedTable, load, sourced_table
-from chapters.kit.bench.timing import measure
-from chapters.kit.draw.table import Table
+from chapters.kit.bench.cases import duration, list_candidates, ratio
+from chapters.kit.bench.operands import compile_here, draw_arrays, in_numpy_memory
+from chapters.kit.bench.results import show_one
+from chapters.kit.bench.timing import bind_torch, measure_cases
+from chapters.kit.draw.table import Table, tabulate
 
 WIDTH = 64  # of a query, a key and a value
 SIZES = ((64, 64), (64, 256), (64, 1024), (64, 4096), (64, 16384))
@@ -21,35 +23,26 @@ NAMES = ("unfused", "unfused, row by row", "fused", "the chat's kernel", "PyTorc
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of the results file: seconds per call}; also passes the table to `say`."""
+    """{name of the results file: the cases}."""
     rounds, sizes = (3, SIZES[:2]) if quick else (11, SIZES)
-    cases = []
-    for rows, keys in sizes:
-        arguments = {"rows": rows, "keys": keys, "width": WIDTH}
-        seconds = measure(__name__, CANDIDATES, arguments, rounds=rounds, say=say)
-        cases.append({**arguments, "seconds": seconds})
-    measured = {"cases": cases}
-    say(f"\n{time_table(measured)}\n")
-    return {"ch13_attention": measured}
+    cases = [{"rows": rows, "keys": keys, "width": WIDTH} for rows, keys in sizes]
+    return {"ch13_attention": measure_cases(__name__, CANDIDATES, cases, rounds=rounds, say=say)}
 
 
 def time_table(measured: dict) -> Table:
     """Milliseconds of each program that was measured, and how many times faster than unfused the fused one is."""
-    cases = measured["cases"]
-    names = [name for name in NAMES if any(name in case["seconds"] for case in cases)]
-    head = ("queries", "keys", *(f"{name}, ms" for name in names), "unfused / fused")
-    return Table(head, [_row(case, names) for case in cases])
+    write, found = lambda seconds: f"{1e3 * seconds:.3g}", set(list_candidates(measured["cases"]))
+    columns = {
+        "queries": "rows",
+        "keys": "keys",
+        **{f"{name}, ms": duration(name, write) for name in NAMES if name in found},
+        "unfused / fused": ratio("unfused", "fused", "{:.2f}"),
+    }
+    return tabulate(measured["cases"], columns)
 
 
-def _row(case: dict, names: Sequence[str]) -> tuple:
-    seconds = case["seconds"]
-    told = (f"{1e3 * seconds[name]:.3g}" if name in seconds else "–" for name in names)
-    return case["rows"], case["keys"], *told, f"{seconds['unfused'] / seconds['fused']:.2f}"
-
-
-def show_results() -> SourcedTable:
-    """The table of the results file with its source, or a sentence that says that it was not measured yet."""
-    return sourced_table(load("ch13_attention"), 13, time_table)
+TABLES = {"ch13_attention": time_table}
+show_results = partial(show_one, TABLES)
 
 
 # --- candidates: each runs in its own process -----------------------------------------------------
@@ -67,10 +60,7 @@ def _check_attention(out: np.ndarray, arrays: tuple[np.ndarray, ...], **how) -> 
 
 def ours(rows, keys, width, seed):
     """The five blocks, and the fused loop; the primitive is the learner's if it passes its checks."""
-    import tvm
-
     from chapters.ch13_fuse_reductions.attention import draw_inputs, fuse_attention, unfused
-    from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier
 
     sizes = rows, keys, width, width
@@ -83,7 +73,7 @@ def ours(rows, keys, width, seed):
         "fused": fuse_attention(*sizes, earlier(13)),
     }
     for name, sch in programs.items():
-        kernel = tvm.compile(sch.mod, target=llvm_host()["target"])["main"]
+        kernel = compile_here(sch.mod)
         out = in_numpy_memory(np.full((rows, width), 77, "float32"))
         kernel(*inputs, out)
         error = _check_attention(out.numpy(), arrays)
@@ -100,7 +90,6 @@ def chat_baseline(rows, keys, width, seed):
     from chapters.kit.chat.attention import attention_kernel
     from chapters.kit.chat.cache_layout import LANES
     from chapters.kit.decoder.llama_config import LlamaConfig
-    from chapters.kit.machine import llvm_host
 
     config = LlamaConfig(
         hidden_size=width,
@@ -114,7 +103,7 @@ def chat_baseline(rows, keys, width, seed):
     )
     func = attention_kernel(config, tirx.Var("s", "int64"))
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    kernel = tvm.compile(mod, target=llvm_host()["target"])["main"]
+    kernel = compile_here(mod)
 
     q, k, v = draw_inputs(rows, keys, width, width, seed)
     values = v.reshape(keys // LANES, LANES, width)
@@ -138,15 +127,11 @@ def torch_baseline(rows, keys, width, seed):
     """PyTorch's attention; the numbers are drawn with NumPy alone, as its interpreter may have no TVM."""
     import torch
 
-    torch.set_num_threads(1)
     arrays = draw_arrays(seed, (rows, width), (keys, width), (keys, width))
     q, k, v = (torch.from_numpy(array)[None, None] for array in arrays)
 
-    def call():
-        with torch.inference_mode():
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
-
+    call, out = bind_torch(torch.nn.functional.scaled_dot_product_attention, q, k, v, threads=1)
     scores = arrays[0].astype("float64") @ arrays[1].T.astype("float64") / np.sqrt(width)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     right = weights @ arrays[2] / weights.sum(axis=1, keepdims=True)
-    return {"PyTorch": (call, float(np.abs(call()[0, 0].numpy() - right).max()))}
+    return {"PyTorch": (call, float(np.abs(out[0, 0].numpy() - right).max()))}

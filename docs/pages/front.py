@@ -96,7 +96,7 @@ def draw_chat_bars() -> Bars:
     """Tokens per second of our decoder and of llama.cpp, from chapter 11's bench."""
     results = load("ch11_chat")
     measured = results["measured"]
-    threads, found = list(measured["threads"].items())[-1]
+    found = measured["cases"][-1]
     bench = import_from_chapter(11, "bench_inputs")
     names = {
         "This course": bench.OURS,
@@ -107,10 +107,11 @@ def draw_chat_bars() -> Bars:
     exact = bench.seconds_of(found["seconds"], bench.EXACT, "decode")
     rows = [Bar(n, 1 / t, f"{1 / t:.0f}", n == "This course") for n, t in seconds.items() if t]
     note = (
-        f"{measured['context']} tokens into a conversation, {threads} threads, {html.escape(results['device'])}. "
-        f"The model alone, without choosing a token. Both round activations to 8 bits; with float32 activations ours "
-        f"makes {1 / exact:.0f}. You write the passes that fuse the unpacking of the weights into the products, and "
-        "the loop that multiplies them; the weights' layout and the work of threads come with the course. "
+        f"{measured['context']} tokens into a conversation, {found['threads']} threads, "
+        f"{html.escape(results['device'])}. The model alone, without choosing a token. Both round activations "
+        f"to 8 bits; with float32 activations ours makes {1 / exact:.0f}. You write the passes that fuse the unpacking "
+        "of the weights into the products, and the loop that multiplies them; the weights' layout and the work of "
+        "threads come with the course. "
         f"{link_chapter(11, 'How it was measured')}."
     )
     return Bars("Tokens per second, more is better", rows, Html(note))
@@ -119,7 +120,7 @@ def draw_chat_bars() -> Bars:
 def draw_decode_bars() -> Bars:
     """The time of one decode step by TVM's default, torch.compile and this course, from chapter 9's bench."""
     results = load("ch09_decoder")
-    decoder, measured = list(results["measured"].items())[-1]
+    measured = results["measured"]["cases"][-1]
     names = {
         "TVM’s default pipeline": "TVM's default",
         "torch.compile": "torch.compile",
@@ -128,9 +129,9 @@ def draw_decode_bars() -> Bars:
     seconds = {words: measured["seconds"].get(f"{name} decode") for words, name in names.items()}
     rows = [Bar(n, t, format_duration(t), n == "This course") for n, t in seconds.items() if t]
     note = (
-        f"One token through the decoder “{html.escape(decoder)}” in float32, {measured['threads']} threads, "
-        f"{html.escape(results['device'])}. TVM’s default has no schedules for a CPU, so its bar says as much about "
-        f"its defaults as about our passes. {link_chapter(9, 'How it was measured')}."
+        f"One token through the decoder “{html.escape(measured['decoder'])}” in float32, {measured['threads']} "
+        f"threads, {html.escape(results['device'])}. TVM’s default has no schedules for a CPU, so its bar "
+        f"says as much about its defaults as about our passes. {link_chapter(9, 'How it was measured')}."
     )
     return Bars("Time of one decode step (one token), less is better", rows, Html(note))
 

@@ -5,20 +5,24 @@ A plot shows the first dtype of its file; the tables beneath have all.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from chapters.kit.bench import gpu_tables as tables
-from chapters.kit.bench.gpu_ceilings import Ceilings, Point, find_best
+from chapters.kit.bench.cases import divide, select_medians
+from chapters.kit.bench.results import load
 from chapters.kit.draw.bars import Bar
-from chapters.kit.draw.table import Table, count_noun, format_si
-from docs.pages.plots import Figure, InputSize, draw_bandwidth, draw_bars, draw_roofline
+from chapters.kit.draw.table import format_si
+from docs.pages.plots import (
+    Figure,
+    describe_fastest,
+    draw_bandwidth,
+    draw_bars,
+    draw_roofline,
+)
 
 # the kernels of many rows that the charts show; the tables have the others
 FASTEST = ("wgmma", "mma.sync")
 NEAR = 0.8  # a share of what the ceilings allow
-EQUAL = 5e-4  # two times that differ by a smaller share are equal
 SIZES = "The names give rows of x × outputs × inputs. The table has all implementations."
 
 
@@ -29,114 +33,63 @@ def _select_first_dtype(measured: dict) -> tuple[list[dict], str]:
 
 
 def draw_norms(measured: dict) -> list[Figure]:
-    """ch08_norm and ch04_gpu: bytes per second of add and RMSNorm over size."""
+    """ch08_norm: bytes per second of add and RMSNorm over size."""
     cases, dtype = _select_first_dtype(measured)
-    sizes = [
-        InputSize(tables.shape_text(c["shape"]), c["bytes"], tables.select_medians(c["seconds"]))
-        for c in cases
-    ]
     largest = max(cases, key=lambda case: case["bytes"])
-    shares = {name: share for name, (_, share) in tables.shares_of_copy(largest).items()}
-    del shares[tables.COPY]
+    names = [name for name in largest["seconds"] if name != tables.COPY]
+    shares = {name: divide(largest, tables.COPY, name) for name in names}
     by_speed = sorted(shares.items(), key=lambda one: -one[1])
     claim = (
         f"Add and RMSNorm of {tables.shape_text(largest['shape'])} in {dtype}, as shares of the speed of a copy of as "
         f"many bytes: {', '.join(f'{name} {share:.0%}' for name, share in by_speed)}."
     )
-    copy_rate = measured["ceilings"]["copy_rate"]
-    drawn = draw_bandwidth(sizes, copy_rate, f"Add and RMSNorm in {dtype}", claim=claim)
-    caption = _compare_with_others(measured["cases"], tables.NORM_OURS) + drawn.caption
-    return [replace(drawn, table=tables.copy_table(cases), caption=caption)]
+    title, copy_rate = f"Add and RMSNorm in {dtype}", measured["ceilings"]["copy_rate"]
+    caption = _compare_with_others(measured["cases"], tables.NORM_OURS).strip()
+    return [draw_bandwidth(cases, title, caption, claim, copy_rate)]
 
 
 def draw_linear(measured: dict) -> list[Figure]:
     """ch08_linear: layers of one row beside a copy, then layers of many rows beside PyTorch's linear."""
-    _, dtype = _select_first_dtype(measured)
-    all_one = [case for case in measured["cases"] if "decode" in case["seconds"]]
-    all_many = [case for case in measured["cases"] if set(FASTEST) & set(case["seconds"])]
-    one, many = (
-        [case for case in found if case["dtype"] == dtype] for found in (all_one, all_many)
-    )
-    figures = []
-    if one:
-        names = ("decode", tables.LINEAR)
-        claim = (
-            f"One row of x in {dtype}, as shares of the speed of a copy of as many bytes: "
-            f"{_describe_shares(one, names, tables.COPY)}."
-        )
-        drawn = _make_share_bars(one, names, tables.COPY)
-        words, limit = (
-            "per cent of the copy's speed, more is better",
-            (100, "a copy of as many bytes"),
-        )
-        title = f"Linear layers of one row in {dtype}"
-        caption = _compare_with_others(all_one, tables.LINEAR_OURS) + SIZES
-        table = tables.copy_table(one)
-        figures.append(draw_bars(drawn, words, title, caption, table, limit, claim))
-    if many:
-        claim = (
-            f"Many rows of x in {dtype}, as shares of the speed of {tables.LINEAR}, which is cuBLAS: "
-            f"{_describe_shares(many, FASTEST, tables.LINEAR)}."
-        )
-        drawn = _make_share_bars(many, FASTEST, tables.LINEAR)
-        words = f"per cent of the speed of {tables.LINEAR}, more is better"
-        title, limit = f"Linear layers of many rows in {dtype}", (100, tables.LINEAR)
-        caption = _compare_with_others(all_many, tables.LINEAR_OURS) + SIZES
-        table = tables.linear_table(many)
-        figures.append(draw_bars(drawn, words, title, caption, table, limit, claim))
-    return figures
+    one = [case for case in measured["cases"] if "decode" in case["seconds"]]
+    many = [case for case in measured["cases"] if set(FASTEST) & set(case["seconds"])]
+    beside_copy = tables.COPY, "a copy of as many bytes", tables.copy_table
+    beside_torch = tables.LINEAR, f"{tables.LINEAR}, which is cuBLAS", tables.linear_table
+    return [
+        *_draw_shares("One row", one, ("decode", tables.LINEAR), *beside_copy),
+        *_draw_shares("Many rows", many, FASTEST, *beside_torch),
+    ]
 
 
-def _make_share_bars(cases: list[dict], names: Sequence[str], usual: str) -> list[Bar]:
-    """A bar for each case and name: the per cent of the speed of `usual`."""
-    found = []
-    for case in cases:
-        times = tables.select_medians(case["seconds"])
-        for name in (name for name in names if name in times):
-            share, ours = times[usual] / times[name], name in tables.LINEAR_OURS
+def _draw_shares(
+    rows: str, cases: list[dict], names: Sequence[str], base: str, base_words: str, table: Callable
+) -> list[Figure]:
+    """A bar for each case of the first dtype and each name: the share of the speed of `base`. None without cases."""
+    dtype = cases[0]["dtype"] if cases else ""
+    drawn = [case for case in cases if case["dtype"] == dtype]
+    bars, shares = [], {}
+    for case in drawn:
+        for name in (name for name in names if name in case["seconds"]):
+            share, ours = divide(case, base, name), name in tables.LINEAR_OURS
+            shares.setdefault(name, []).append(share)
             label = f"{'this course, ' if ours else ''}{name}, {tables.layer_text(case)}"
-            found.append(Bar(label, 100 * share, f"{share:.0%}", ours=ours))
-    return found
-
-
-def _describe_shares(cases: list[dict], names: Sequence[str], usual: str) -> str:
-    """Each name's least and largest share of the speed of `usual`, as in "wgmma 80% to 90%, mma.sync 50% to 60%"."""
-    texts = []
-    for name in names:
-        times = [
-            tables.select_medians(case["seconds"]) for case in cases if name in case["seconds"]
-        ]
-        if times:
-            shares = [time[usual] / time[name] for time in times]
-            texts.append(f"{name} {min(shares):.0%} to {max(shares):.0%}")
-    return ", ".join(texts)
+            bars.append(Bar(label, 100 * share, f"{share:.0%}", ours=ours))
+    spans = (f"{name} {min(found):.0%} to {max(found):.0%}" for name, found in shares.items())
+    claim = f"{rows} of x in {dtype}, as shares of the speed of {base_words}: {', '.join(spans)}."
+    words = "per cent of the speed of the line, more is better"
+    title, limit = f"Linear layers of {rows.lower()} in {dtype}", (100, base_words)
+    caption = _compare_with_others(cases, tables.LINEAR_OURS) + SIZES
+    return [draw_bars(bars, words, title, caption, claim, limit, table(drawn))] if bars else []
 
 
 def _compare_with_others(cases: Sequence[dict], ours: Sequence[str]) -> str:
-    """For each dtype: who is the fastest in how many cases, and the time of the best of the others in ours.
-
-    A sentence per dtype, with a space behind it; "" if no case has both. Neither a copy nor our own kernels with a
-    second launch count as another's.
-    """
-    text, known = "", {*ours, tables.COPY}
-    for dtype in dict.fromkeys(case["dtype"] for case in cases):
-        ratios, fastest = [], Counter()
-        for seconds in (case["seconds"] for case in cases if case["dtype"] == dtype):
-            others = [name for name in seconds if name.removesuffix(tables.THEN_ADD) not in known]
-            mine, other = find_best(seconds, ours), find_best(seconds, others)
-            if mine and other:
-                ratio = other[1] / mine[1]
-                ratios.append(ratio)
-                winner = "this course" if ratio > 1 else f"“{other[0]}”"
-                fastest["a tie" if abs(ratio - 1) < EQUAL else winner] += 1
-        if ratios:
-            counts = [f"{name} in {count}" for name, count in fastest.most_common()]
-            span = " to ".join(dict.fromkeys(f"{pick(ratios):.3g}" for pick in (min, max)))
-            text += (
-                f"Fastest in {dtype}, of {count_noun(len(ratios), 'case')}: {', '.join(counts)}; the best of the "
-                f"others takes {span} times our time. "
-            )
-    return text
+    """`describe_fastest` for each dtype; neither a copy nor our kernels with a second launch count as another's."""
+    known = (*ours, *(f"{name}{tables.THEN_ADD}" for name in ours), tables.COPY)
+    by_dtype: dict[str, dict] = {}
+    for case in cases:
+        size = tables.shape_text(case["shape"]) if "shape" in case else tables.layer_text(case)
+        by_dtype.setdefault(case["dtype"], {})[size] = case["seconds"]
+    sentences = (describe_fastest(f"in {d}", found, ours, known) for d, found in by_dtype.items())
+    return "".join(f"{sentence} " for sentence in sentences if sentence)
 
 
 def draw_gelu(measured: dict) -> list[Figure]:
@@ -144,7 +97,7 @@ def draw_gelu(measured: dict) -> list[Figure]:
     figures = []
     cases, dtype = _select_first_dtype(measured)
     for case in cases:
-        times = sorted(tables.select_medians(case["seconds"]).items(), key=lambda one: one[1])
+        times = sorted(select_medians(case["seconds"]).items(), key=lambda one: one[1])
         drawn = [
             Bar(name, time, format_si(time, "s"), ours=name in tables.LINEAR_OURS)
             for name, time in times
@@ -153,8 +106,7 @@ def draw_gelu(measured: dict) -> list[Figure]:
         claim = f"A linear layer and GELU in {dtype}: {by_speed}."
         title = f"Linear and GELU, {tables.layer_text(case)}, in {dtype}"
         caption = f"All but “{tables.EAGER_GELU}” may use one kernel for both."
-        table = tables.linear_table([case], tables.EAGER_GELU)
-        figures.append(draw_bars(drawn, "less is better", title, caption, table, claim=claim))
+        figures.append(draw_bars(drawn, "time, less is better", title, caption, claim))
     return figures
 
 
@@ -168,48 +120,37 @@ def draw_schedule_steps(measured: dict) -> list[Figure]:
 
 
 def _draw_steps_of_case(case: dict) -> Figure:
-    operations, library = case["operations"], case["seconds"][tables.LINEAR]["median"]
-    entries, rows, before = [], [], None
-    for name in tables.list_steps(case):
-        seconds = case["seconds"][name]
-        median = seconds["median"]
-        speed = format_si(operations / median, "FLOP/s")
-        entries.append(Bar(name, operations / median, speed, ours=True))
-        time = f"{format_si(median, 's')} ({format_si(seconds['low'], 's')} to {format_si(seconds['high'], 's')})"
-        gain = f"{before / median:.2f}×" if before else "–"
-        rows.append((name, time, speed, gain, f"{library / median:.0%}"))
-        before = median
-    (first, *_), (last, *_) = rows[0], rows[-1]
-    slow, fast = (case["seconds"][name]["median"] for name in (first, last))
+    operations, times = case["operations"], select_medians(case["seconds"])
+    names, library = tables.list_steps(case), times[tables.LINEAR]
+    speeds = {name: operations / times[name] for name in names}
+    entries = [Bar(n, s, format_si(s, "FLOP/s"), ours=True) for n, s in speeds.items()]
+    first, last = names[0], names[-1]
     claim = (
-        f"“{last}” takes {format_si(fast, 's')}, {slow / fast:,.0f} times less than “{first}”, and reaches "
-        f"{library / fast:.0%} of the speed of {tables.LINEAR}."
+        f"“{last}” takes {format_si(times[last], 's')}, {times[first] / times[last]:,.0f} times less than “{first}”, "
+        f"and reaches {library / times[last]:.0%} of the speed of {tables.LINEAR}."
     )
     title = f"{tables.layer_text(case)} in {case['dtype']}, step by step"
     caption = "A bar ends at the median. The table has the middle half of the rounds in brackets."
-    header = ("step", "time", "speed", "times the one before", f"of {tables.LINEAR}")
-    limit = operations / library, tables.LINEAR
-    words = "FLOP/s, more is better"
-    return draw_bars(entries, words, title, caption, Table(header, rows), limit, claim)
+    limit, words = (operations / library, tables.LINEAR), "FLOP/s, more is better"
+    return draw_bars(entries, words, title, caption, claim, limit, tables.steps_table([case]))
 
 
-def _draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figure:
+def draw_kernels_in_roofline() -> Figure:
+    """ch08_norm and ch08_linear, those of them that are there, beneath the ceilings of the last."""
+    found = [one for one in map(load, ("ch08_norm", "ch08_linear")) if one]
+    points, ceilings = tables.read_roofline(*(one["measured"] for one in found))
     shares = [point.share(ceilings) for point in points if point.group == "ours"]
     near = sum(share >= NEAR for share in shares)
     claim = (
         f"In {near} of {len(shares)} cases our fastest kernel reaches {NEAR:.0%} or more of the speed that memory and "
         "tensor cores allow."
     )
-    return replace(draw_roofline(points, ceilings, machine), claim=claim)
+    return draw_roofline(points, ceilings, found[-1]["gpu"], claim)
 
 
 PLOTS = {
-    "ch04_gpu": draw_norms,
     "ch08_norm": draw_norms,
-    "ch08_linear": lambda measured: [
-        *draw_linear(measured),
-        tables.show_roofline(_draw_roofline).parts[0],
-    ],
+    "ch08_linear": lambda measured: [*draw_linear(measured), draw_kernels_in_roofline()],
     "ch08_gelu": draw_gelu,
     "ch08_steps": draw_schedule_steps,
 }

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import html
 import io
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from chapters.kit.bench.cases import divide, find_fastest, select_medians
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point
-from chapters.kit.bench.gpu_tables import roofline_table
+from chapters.kit.bench.gpu_tables import copy_table, roofline_table
+from chapters.kit.bench.results import Parts
 from chapters.kit.draw.bars import Bar, Bars
-from chapters.kit.draw.table import Table, format_si
+from chapters.kit.draw.table import Table, count_noun, format_duration, format_si, tabulate
 
 COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
 OURS = COLOURS[0]
@@ -46,6 +48,7 @@ DISPLAY_NAMES = {
     "row_kernel": "this course, row_kernel",
     "dlight": "TVM's dlight",
 }
+EQUAL = 5e-4  # two times that differ by a smaller share are equal
 MARKERS = "os^Dv"  # shapes differ too, for readers who cannot tell the colours apart
 Points = Sequence[tuple[float, float]]
 INK = "#010203"  # matplotlib writes this colour; the page's text colour replaces it
@@ -101,22 +104,19 @@ class Figure:
         )
 
 
-@dataclass(frozen=True)
-class Details:
+class Details(Parts):
     """Parts that a reader opens."""
 
-    summary: str
-    parts: Sequence[object]
+    def __init__(self, summary: str, parts: Iterable[object]):
+        super().__init__(parts)
+        self.summary = summary
 
     def __str__(self) -> str:
-        return "\n\n".join(map(str, (self.summary, *self.parts)))
-
-    __repr__ = __str__
+        return f"{self.summary}\n\n{super().__str__()}"
 
     def _repr_html_(self) -> str:
-        inner = "".join(part._repr_html_() for part in self.parts)
         summary = f"<summary>{html.escape(self.summary)}</summary>"
-        return f'<details class="plot-numbers">{summary}{inner}</details>'
+        return f'<details class="plot-numbers">{summary}{super()._repr_html_()}</details>'
 
 
 def draw_figure(draw: Callable, title: str, caption: str, table: Table, claim: str = "") -> Figure:
@@ -142,6 +142,33 @@ def display_name(name: str) -> str:
         return name
     begin = max(fitting, key=len)
     return DISPLAY_NAMES[begin] + name.removeprefix(begin)
+
+
+def describe_fastest(
+    where: str, cases: Mapping[str, Mapping], ours: Sequence[str], known: Sequence[str]
+) -> str:
+    """A sentence: who is the fastest in how many cases, and the least and the largest time of the best of the others.
+
+    cases: title of a case -> seconds by name. known: ours, and what does not count as another's. "" without a case that
+    has both.
+    """
+    fastest, ratios = Counter(), {}
+    for title, seconds in cases.items():
+        others = [name for name in seconds if name not in known]
+        mine, other = find_fastest(seconds, ours), find_fastest(seconds, others)
+        if mine and other:
+            ratio = divide({"seconds": seconds}, other, mine)
+            ratios[f"{display_name(other)}, {title}"] = ratio
+            winner = "this course" if ratio > 1 else f"“{display_name(other)}”"
+            fastest["a tie" if abs(ratio - 1) < EQUAL else winner] += 1
+    if not ratios:
+        return ""
+    ends = dict.fromkeys(pick(ratios, key=ratios.get) for pick in (min, max))
+    return (
+        f"Fastest {where}, of {count_noun(len(ratios), 'case')}: "
+        f"{', '.join(f'{name} in {count}' for name, count in fastest.most_common())}; the best of the others takes "
+        f"{' to '.join(f'{ratios[end]:.3g} ({end})' for end in ends)} times our time."
+    )
 
 
 def find_colour(name: str) -> str:
@@ -220,15 +247,17 @@ def draw_lines(
     labels: tuple[str, str],
     title: str,
     caption: str,
-    table: Table,
-    claim: str = "",
+    claim: str,
     level: tuple[float, str] | None = None,
     unit: str | None = None,
+    table: Table | None = None,
+    x_unit: str | None = None,
     filled: bool = False,
 ) -> Figure:
     """Lines over a logarithmic axis with a tick at each point. labels: of the two axes.
 
-    level: a height and its words, a horizontal line. unit: what y is counted in, with SI prefixes; None for plain
+    level: a height and its words, a horizontal line. unit: what y is counted in, in the table; then the axis
+    has SI prefixes. table: by default of the points. x_unit: what x is counted in, with SI prefixes; None for plain
     numbers. filled: colour the area between the first two lines.
     """
     ticks = sorted({x for points in series.values() for x, _ in points})
@@ -247,66 +276,43 @@ def draw_lines(
         else:
             axes.set_ylim(0)
         if unit is not None:
-            format_ticks(axes.yaxis, unit)
+            format_ticks(axes.yaxis, "")
         axes.xaxis.set_ticks(ticks)
         axes.xaxis.set_ticks([], minor=True)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        if x_unit is None:
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        else:
+            format_ticks(axes.xaxis, x_unit)
 
-    return draw_figure(draw, title, caption, table, claim)
-
-
-@dataclass(frozen=True)
-class InputSize:
-    """One size of a kernel's input: the bytes that must move, and the median seconds by implementation."""
-
-    name: str
-    bytes: int
-    seconds: Mapping[str, float]
+    columns = {labels[0]: int}
+    for name, points in series.items():
+        numbers = dict(points)
+        columns[display_name(name)] = lambda x, numbers=numbers: (
+            f"{numbers[x]:.3g}" if unit is None else format_si(numbers[x], unit)
+        )
+    return draw_figure(draw, title, caption, table or tabulate(ticks, columns), claim)
 
 
 def draw_bandwidth(
-    sizes: Sequence[InputSize],
-    copy_rate: float | None,
-    title: str,
-    caption: str = "",
-    claim: str = "",
+    cases: Sequence[dict], title: str, caption: str, claim: str, copy_rate: float | None = None
 ) -> Figure:
     """Bytes per second over bytes moved, with a table of each implementation's share of the copy's speed.
 
-    The copy's seconds are those named "copy". copy_rate: what no size can exceed, None if there is no such rate.
+    cases: with their "bytes", and "seconds" that have a copy's. copy_rate: what no size can exceed, if there is one.
     """
-    sizes = sorted(sizes, key=lambda size: size.bytes)
-    names = list(dict.fromkeys(name for size in sizes for name in size.seconds))
-    rates = {n: [(s.bytes, s.bytes / s.seconds[n]) for s in sizes if n in s.seconds] for n in names}
-
-    def draw(axes) -> None:
-        axes.set_xscale("log")
-        axes.minorticks_off()
-        least, most = sizes[0].bytes, sizes[-1].bytes
-        if most < 10 * least:  # else no power of ten, where the labels are, may lie between them
-            axes.set_xlim(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)))
-        axes.set_xlabel("bytes that are read and written")
-        axes.set_ylabel("bytes per second")
-        draw_series(axes, rates)
-        if copy_rate:
-            draw_guide(axes, copy_rate, f"a large copy: {format_si(copy_rate, 'B/s')}")
-        format_ticks(axes.xaxis, "B")
-        format_ticks(axes.yaxis, "B/s")
-
-    others = [name for name in names if name != "copy"]
-    rows = [
-        (s.name, format_si(s.bytes, "B"), *(_format_share_of_copy(n, s) for n in others))
-        for s in sizes
-    ]
+    rates: dict[str, list] = {}
+    for case in cases:
+        for name, time in select_medians(case["seconds"]).items():
+            rates.setdefault(name, []).append((case["bytes"], case["bytes"] / time))
+    level = (copy_rate, f"a large copy: {format_si(copy_rate, 'B/s')}") if copy_rate else None
+    labels = "bytes that are read and written", "bytes per second"
     caption = f"The table gives shares of the speed of a copy at the same size, in the same rounds. {caption}".strip()
-    table = Table(("case", "moves", *map(display_name, others)), rows)
-    return draw_figure(draw, title, caption, table, claim)
+    return draw_lines(rates, labels, title, caption, claim, level, "B/s", copy_table(cases), "B")
 
 
-def _format_share_of_copy(name: str, size: InputSize) -> str:
-    if "copy" not in size.seconds or name not in size.seconds:
-        return "–"
-    return f"{size.seconds['copy'] / size.seconds[name]:.0%}"
+def time_bar(name: str, seconds: float) -> Bar:
+    """A bar as long as a time, which stands at its end."""
+    return Bar(name, seconds, format_duration(seconds))
 
 
 def draw_bars(
@@ -314,11 +320,14 @@ def draw_bars(
     words: str,
     title: str,
     caption: str,
-    table: Table,
+    claim: str,
     limit: tuple[float, str] | None = None,
-    claim: str = "",
+    table: Table | None = None,
 ) -> Figure:
-    """Horizontal bars. words: what their length means. limit: a value and its name, a line across the bars."""
+    """Horizontal bars. words: what their length means. limit: a value and its name, a line across the bars.
+
+    table: by default of the bars.
+    """
     mark, line = limit or (None, "")
     drawn = [
         replace(
@@ -330,10 +339,11 @@ def draw_bars(
         for one in entries
     ]
     heading = f"{words}; the line: {line}" if line else words
+    table = table or Table(("bar", words.split(",")[0]), [(one.name, one.words) for one in drawn])
     return Figure(Bars(heading, drawn).figure(), title, caption, table, claim)
 
 
-def draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> Figure:
+def draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str, claim: str) -> Figure:
     """Operations per second over arithmetic intensity, beneath a machine's two ceilings."""
     groups = list(dict.fromkeys(point.group for point in points))
     intensities = [p.intensity for p in points] + [ceilings.ridge]
@@ -363,5 +373,5 @@ def draw_roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = ""
         "Left of the corner memory decides, right of it arithmetic; both ceilings were measured in the same run. "
         "The table gives shares of the speed that the ceilings allow."
     )
-    title = f"Roofline{f' of {machine}' if machine else ''}"
-    return draw_figure(draw, title, caption, roofline_table(points, ceilings))
+    table = roofline_table(points, ceilings)
+    return draw_figure(draw, f"Roofline of {machine}", caption, table, claim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chapters.kit.bench import peak
-from chapters.kit.bench.results import Parts, SourcedTable, describe_missing, load
+from chapters.kit.bench.results import Note, Parts, list_tables, load
 from chapters.kit.draw.table import Table, format_si
 from docs.pages import cpu_results, gpu_results
 from docs.pages.course_map import import_from_chapter
@@ -43,11 +43,14 @@ COLUMNS = {
 }
 
 
-def show_chapter(number: int) -> Parts | SourcedTable:
+def show_chapter(number: int) -> Parts:
     """Everything that `bench <number>` measured: a chart for each claim, then all tables, folded; or a note."""
-    tables = [part for part in _show_tables(number) if not _is_empty(part)]
-    if not tables:
-        return describe_missing(number)
+    bench = import_from_chapter(number)
+    measured = [
+        name for name, (_, files) in list_tables(bench.TABLES).items() if any(map(load, files))
+    ]
+    if not measured:
+        return bench.show_results()
     charts: list = []
     for name, plot in {**cpu_results.PLOTS, **gpu_results.PLOTS}.items():
         results = load(name)
@@ -57,19 +60,9 @@ def show_chapter(number: int) -> Parts | SourcedTable:
                 machine = f"one {results['gpu']}"
             where = f"Measured {results['date']} on {machine}."
             charts += [replace(drawn, measured=where) for drawn in plot(results["measured"])]
-    words = [SourcedTable(None, COLUMNS[number])] if number in COLUMNS else []
+    words = [Note(COLUMNS[number])] if number in COLUMNS else []
+    tables = map(bench.show_results, measured)
     return Parts([*charts, Details(f"All tables of bench {number}", [*words, *tables])])
-
-
-def _show_tables(number: int) -> list:
-    bench = import_from_chapter(number)
-    if hasattr(bench, "TABLES"):
-        return [bench.show_results(name) for name in bench.TABLES]
-    return [bench.show_results()]
-
-
-def _is_empty(part: object) -> bool:
-    return isinstance(part, SourcedTable) and part.table is None and "Not yet" in part.source
 
 
 def list_machines() -> Table:
@@ -95,6 +88,6 @@ def find_peaks() -> dict[str, float]:
         )
     if kernels := load("ch05_kernels"):
         bench = import_from_chapter(5)
-        by_rows = kernels["measured"]["threads"].get("1", {}).values()
-        found.setdefault(kernels["device"], []).extend(bench.peak(one, 1) for one in by_rows)
+        alone = [case for case in kernels["measured"]["cases"] if case["threads"] == 1]
+        found.setdefault(kernels["device"], []).extend(map(bench.peak, alone))
     return {device: max(rates) for device, rates in found.items() if rates}

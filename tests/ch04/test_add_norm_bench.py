@@ -9,11 +9,11 @@ import tvm
 from chapters.ch04_add_rms_norm import bench, registers
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, draw_inputs, launch, reference
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
-from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
-from chapters.kit.bench.kernel_counts import COMPILER
+from chapters.kit.bench.cpu_bounds import CHUNK, two_in_two_out
 from chapters.kit.bench.results import load
 from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA
+from tests.support.injected_faults import needs_compiler
 
 
 def test_bytes_are_two_reads_two_writes_and_the_weight():
@@ -68,20 +68,12 @@ def test_the_kernels_that_a_gpu_would_be_given_are_right():
 
 def test_a_peer_that_is_missing_has_a_dash():
     seconds = {"ours": 2e-3, "unfused": 6e-3, "plain stores": 1e-3, "streaming stores": 4e-3}
-    (row,) = bench.cpu_table({"1": {"float32 (1, 512, 4096)": seconds}}).rows
+    case = {"shape": [1, 512, 4096], "dtype": "float32", "threads": 1, "seconds": seconds}
+    (row,) = bench.cpu_table({"cases": [case]}).rows
     assert row[-4:] == ("3.0×", "–", "–", "–")
 
 
-def test_registers_come_from_the_file_where_the_compiler_is_missing(monkeypatch):
-    monkeypatch.setattr(registers, "missing", lambda: "no compiler")
-    told = str(registers.show_registers())
-    assert all(word in told for word in ("sm_100a", "wide_kernel", COMPILER, "202"))
-    monkeypatch.setattr(registers, "load", lambda name: None)
-    assert "no compiler" in str(registers.show_registers())
-    assert registers.main() == 1
-
-
-@pytest.mark.skipif(bool(registers.missing()), reason=registers.missing())
+@needs_compiler
 def test_the_counts_in_the_file_are_what_its_compiler_gives():
     kept, now = load(registers.NAME)["measured"], registers.count_registers(("sm_90a",))
     assert set(kept["kernels"]) == set(registers.ARCHITECTURES)

@@ -14,6 +14,7 @@ from chapters.ch08_gpu_targets.thread_schedule import (
     shared_matmul,
 )
 from chapters.checking.gpu_kernels import draw_arrays, exact, layer
+from chapters.kit.bench import results
 from chapters.kit.bench.kernel_counts import COMPILER, compiler, resource_table
 from chapters.kit.bench.results import load
 from chapters.kit.cases.example_programs import linear_bias
@@ -72,14 +73,17 @@ def test_wider_tiles_of_tensor_cores(overlap):
     assert np.abs(given[3] - exact(*given[:3])).max() < 1e-3
 
 
-def test_registers_come_from_the_file(monkeypatch):
+def test_registers_come_from_the_file(monkeypatch, tmp_path):
     told = str(registers.show_registers("sm_90a"))
     assert "16 × 16 per thread" in told and "sm_80" not in told and COMPILER in told
     assert "sm_80" in str(registers.show_registers())
-    monkeypatch.setattr(registers, "load", lambda name: None)
-    assert "Not counted yet" in str(registers.show_registers())
-    monkeypatch.setattr(registers, "missing", lambda: "no compiler")
-    assert registers.main() == 1
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    assert f"`{registers.COMMAND}` does it" in str(registers.show_registers())
+
+
+def test_what_is_missing_is_said_and_nothing_written(capsys):
+    assert results.measure_and_save("none", dict, str, "none", "no compiler") == 1
+    assert "no compiler" in capsys.readouterr().err and results.load("none") is None
 
 
 @needs_compiler

@@ -30,10 +30,9 @@ CHAT = load("ch11_chat")["measured"]
 
 def test_what_was_not_measured_has_no_row():
     """The tables of everything are on the page of results."""
-    seconds = CHAT["threads"]["1"]["seconds"]
-    ours = {name: seconds[name] for name in seconds if name.startswith(f"{bench_inputs.OURS} ")}
-    alone = {"1": {**CHAT["threads"]["1"], "seconds": ours}}
-    table = bench.make_table({**CHAT, "threads": alone})
+    case = CHAT["cases"][0]
+    ours = {n: s for n, s in case["seconds"].items() if n.startswith(f"{bench_inputs.OURS} ")}
+    table = bench.make_table({**CHAT, "cases": [{**case, "seconds": ours}]})
     assert [row[0] for row in table.rows] == [bench_inputs.OURS]
     assert "With 1 thread." in table.note
 
@@ -157,8 +156,8 @@ def test_bytes_of_weights():
 
 def test_the_bandwidth_is_that_of_reading():
     timings = {
-        "reading": SimpleNamespace(seconds=3.0, rounds=(4.0, 2.0, 3.0), error=None),
-        "x": SimpleNamespace(seconds=1.0, rounds=(1.0,), error=0.5),
+        "reading": SimpleNamespace(seconds=3.0, error=None),
+        "x": SimpleNamespace(seconds=1.0, error=0.5),
     }
     found = bench.summarize(timings, nbytes=120)
     assert found["bandwidth"] == 40
@@ -201,7 +200,7 @@ def test_the_readme_quotes_it():
 
 def test_the_readme_says_what_was_measured():
     """Tokens per second on all threads, bytes per token, and seconds until the first token, of what it names."""
-    threads, found = list(CHAT["threads"].items())[-1]
+    found = CHAT["cases"][-1]
     said = README.partition("Measured there with ")[2].partition("in llama.cpp.")[0]
 
     def rate(name: str) -> str:
@@ -217,7 +216,7 @@ def test_the_readme_says_what_was_measured():
     )
     first = CHAT["first token"]
     for text in (
-        f"{threads} threads, {CHAT['context']} tokens into a conversation",
+        f"{found['threads']} threads, {CHAT['context']} tokens into a conversation",
         f"{rate(bench_inputs.OURS)} tokens per second from the 4-bit file, {size(bench_inputs.OURS)} per token",
         f"llama.cpp gives {rate(bench_inputs.LLAMA_CPP)} from the same file, and {rate(bench_inputs.BEST)} from Q4_0",
         f"{rate(whole)} from float32 weights ({size(whole)}), {rate(half)} from bfloat16 ({size(half)})",
@@ -232,7 +231,7 @@ def test_the_lesson_says_how_much_faster_it_is_than_llama_cpp():
     def times(ours: str, other: str) -> list[str]:
         of = [
             [bench_inputs.seconds_of(one["seconds"], n, "decode") for n in (other, ours)]
-            for one in CHAT["threads"].values()
+            for one in CHAT["cases"]
         ]
         return [f"{theirs / mine:.1f}" for theirs, mine in of]
 
@@ -243,7 +242,7 @@ def test_the_lesson_says_how_much_faster_it_is_than_llama_cpp():
 
 
 def test_the_lesson_says_how_close_a_step_comes_to_reading():
-    found = list(CHAT["threads"].values())[-1]
+    found = CHAT["cases"][-1]
 
     def share(name: str) -> str:
         rate = CHAT["bytes"][name] / bench_inputs.seconds_of(found["seconds"], name, "decode")

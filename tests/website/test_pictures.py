@@ -454,13 +454,6 @@ def test_the_picture_has_the_numbers_of_the_lesson_s_table():
             assert (one["threads"], one["shared"]) == (other["threads"], other["shared"])
 
 
-def test_nothing_is_drawn_before_it_is_counted(monkeypatch):
-    monkeypatch.setattr(tile_sizes, "load", lambda name: None)
-    assert "Not counted yet" in str(tile_sizes.show_tile_sizes())
-    monkeypatch.setattr(tile_sizes, "missing", lambda: "no compiler")
-    assert tile_sizes.main() == 1
-
-
 # --- the roofline ---------------------------------------------------------------------------------
 
 

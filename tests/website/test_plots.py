@@ -11,6 +11,9 @@ from chapters.kit.bench import results
 from chapters.kit.draw.table import format_si
 from chapters.runner.course import ROOT, chapters
 from docs.pages import plots, results_page
+from docs.pages.course_map import import_from_chapter
+
+BENCHES = [one.number for one in chapters() if (one.folder / "bench.py").exists()]
 
 
 def parse_svg(figure) -> ET.Element:
@@ -32,10 +35,12 @@ def list_texts(figure) -> list[str]:
     return ["".join(e.itertext()) for e in parse_svg(figure).iter("text")]
 
 
-def test_two_sizes_close_together_have_labels_beside_them():
-    cases = [plots.InputSize(str(size), size, {"copy": 1.0}) for size in (134_000_000, 537_000_000)]
-    figure = plots.draw_bandwidth(cases, None, "A <made-up> title")
-    assert {"100 MB", "1 GB"} <= set(list_texts(figure))
+def test_each_size_has_its_label():
+    sizes = (134_000_000, 537_000_000)
+    case = {"dtype": "float32", "shape": [8], "seconds": {"copy": 1.0}}
+    cases = [{"bytes": size, **case} for size in sizes]
+    figure = plots.draw_bandwidth(cases, "A <made-up> title", "", "")
+    assert {"134 MB", "537 MB"} <= set(list_texts(figure))
     assert parse_svg(figure).get("aria-label") == "A <made-up> title"
 
 
@@ -68,30 +73,32 @@ def test_a_baseline_has_one_colour_on_all_plots_and_ours_is_nobody_elses():
 def test_every_bench_has_its_part_of_the_page_and_each_figure_says_something():
     """In letters that a phone shows: of its 390 pixels the page leaves 358 to a drawing."""
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    for chapter in chapters():
-        if (chapter.folder / "bench.py").exists():
-            assert f"`python -m chapters bench {chapter.number}`" in text
-            part = results_page.show_chapter(chapter.number)
-            assert str(part).strip()
-            for drawn in getattr(part, "parts", ()):
-                if not isinstance(drawn, plots.Figure):
-                    continue
-                assert re.search(r"\d", drawn.claim) and drawn.claim.endswith("."), drawn.title
-                if "<svg" not in drawn.drawing:
-                    continue  # bars are HTML, in the letters of the page
-                width = float(re.search(r'viewBox="0 0 ([\d.]+)', drawn.drawing)[1])
-                sizes = re.findall(r"font-size: ([\d.]+)px", drawn.drawing)
-                assert min(map(float, sizes)) * 358 / width >= 9, drawn.title
+    for number in BENCHES:
+        assert f"`python -m chapters bench {number}`" in text
+        for drawn in results_page.show_chapter(number).parts:
+            if not isinstance(drawn, plots.Figure):
+                continue
+            assert re.search(r"\d", drawn.claim) and drawn.claim.endswith("."), drawn.title
+            if "<svg" not in drawn.drawing:
+                continue  # bars are HTML, in the letters of the page
+            width = float(re.search(r'viewBox="0 0 ([\d.]+)', drawn.drawing)[1])
+            sizes = re.findall(r"font-size: ([\d.]+)px", drawn.drawing)
+            assert min(map(float, sizes)) * 358 / width >= 9, drawn.title
+
+
+@pytest.mark.parametrize("number", BENCHES)
+def test_what_was_not_measured_says_how(number, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    bench = import_from_chapter(number)
+    for told in (results_page.show_chapter(number), *map(bench.show_results, bench.TABLES)):
+        assert "Not yet measured" in str(told) and "python -m chapters bench" in str(told)
 
 
 def test_the_page_shows_tables_plots_and_what_is_missing(tmp_path, monkeypatch):
-    from chapters.ch05_schedules_and_their_limits import bench
-
-    for module in (results_page, bench):
-        monkeypatch.setattr(module, "load", lambda name: results.load(name, tmp_path))
-    assert str(results_page.show_chapter(5)).count("Not yet measured") == 1
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
     seconds = {"ours": 1e-3, "NumPy": 2e-3, "read w": 5e-4, "multiply-add": 1e-3}
-    measured = {"n": 64, "k": 64, "threads": {"1": {"1": seconds, "16": seconds}}}
+    case = {"n": 64, "k": 64, "threads": 1, "seconds": seconds}
+    measured = {"cases": [{"rows": rows, **case} for rows in (1, 16)]}
     results.save("ch05_kernels", measured, "python -m chapters bench 5", tmp_path)
     page = results_page.show_chapter(5)._repr_html_()
     assert page.count("<svg") == 1 and page.count("<table") == 2 and "bench 5" in page

@@ -23,6 +23,7 @@ from chapters.ch09_the_compiler import bench as decoder_bench
 from chapters.ch11_a_real_model import bench_inputs, bench_kernels
 from chapters.ch11_a_real_model.bench_inputs import FIRST_PROMPT
 from chapters.ch12_combine_products import bench as projections_bench
+from chapters.kit.bench.cases import select_medians
 from chapters.kit.bench.gpu_tables import least_bytes
 from chapters.kit.bench.results import FOLDER, load
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -88,11 +89,11 @@ def find_machine(device: str) -> Machine:
     read: dict[int, float] = {}
     kernels, chat = load("ch05_kernels"), load("ch11_chat")
     if kernels["device"] == device:
-        size = 4 * kernels["measured"]["n"] * kernels["measured"]["k"]
-        for threads, by_rows in kernels["measured"]["threads"].items():
-            read[int(threads)] = max(size / one["read w"] for one in by_rows.values())
+        for case in kernels["measured"]["cases"]:
+            rate, threads = 4 * case["n"] * case["k"] / case["seconds"]["read w"], case["threads"]
+            read[threads] = max(rate, read.get(threads, 0))
     if chat["device"] == device:
-        read |= {int(n): one["bandwidth"] for n, one in chat["measured"]["threads"].items()}
+        read |= {case["threads"]: case["bandwidth"] for case in chat["measured"]["cases"]}
         # one thread reads alone twice in that file, and machines beside this one may take more of the memory once
         read[1] = max(read.get(1, 0), chat["measured"]["kernels"]["bytes"]["read per second"])
     return Machine(find_peaks()[device], read)
@@ -101,46 +102,44 @@ def find_machine(device: str) -> Machine:
 # --- the rates of each file -----------------------------------------------------------------------
 
 
+def each_time(m: dict) -> Iterator[tuple[dict, str, float]]:
+    """(case, candidate, seconds) of everything that was timed."""
+    for case in m["cases"]:
+        for name, time in select_medians(case["seconds"]).items():
+            yield case, name, time
+
+
 def products(m: dict) -> Iterator[Work]:
-    """ch03_pass and, by threads, ch05_kernels."""
-    n, k = m["n"], m["k"]
-    for threads, by_rows in m.get("threads", {"1": m.get("rows")}).items():
-        for rows, seconds in by_rows.items():
-            for name, time in seconds.items():
-                what, count, moved = f"{name}, {rows} rows", 2 * int(rows) * n * k, 4 * n * k
-                if name in ("multiply-add", "tile"):
-                    count, moved = matmul_bench.peak(seconds, int(threads), name) * time, 0
-                if name != "read w":
-                    yield Work(what, time, int(threads), count, moved)
+    """ch03_pass, ch05_kernels and ch09_epilogues."""
+    for case, name, time in each_time(m):
+        size, threads = case["n"] * case["k"], case.get("threads", 1)
+        count, moved = 2 * case["rows"] * size, 4 * size
+        if name in ("multiply-add", "tile"):
+            count, moved = matmul_bench.peak(case, name) * time, 0
+        if name != "read w":
+            yield Work(f"{name}, {case['rows']} rows", time, threads, count, moved)
 
 
 def norms(m: dict) -> Iterator[Work]:
-    for threads, by_case in m.items():
-        for case, seconds in by_case.items():
-            dtype, shape = case.split(" ", 1)
-            moved = norm_bench.bytes_counted(tuple(map(int, shape.strip("()").split(","))), dtype)
-            for name, time in seconds.items():
-                yield Work(f"{name}, {case}", time, int(threads), bytes=moved)
+    for case, name, time in each_time(m):
+        what = f"{name}, {case['dtype']} {case['shape']}"
+        yield Work(what, time, case["threads"], bytes=norm_bench.count_bytes(case))
 
 
 def projections(m: dict) -> Iterator[Work]:
     """ch12_projections: the query, the key and the value of a layer."""
-    for model, by_rows in m["models"].items():
-        k, widths = projections_bench.MODELS[model]
-        size = sum(widths) * k
-        for rows, seconds in by_rows.items():
-            for name, time in seconds.items():
-                what = f"{model}, {rows} rows, {name}"
-                yield Work(what, time, m["threads"], 2 * int(rows) * size, 4 * size)
+    for case, name, time in each_time(m):
+        k, widths = projections_bench.MODELS[case["model"]]
+        what, size = f"{case['model']}, {case['rows']} rows, {name}", sum(widths) * k
+        yield Work(what, time, case["threads"], 2 * case["rows"] * size, 4 * size)
 
 
 def attention(m: dict) -> Iterator[Work]:
     """ch13_attention: two products of the queries, on one thread."""
-    for case in m["cases"]:
-        rows, size = case["rows"], case["keys"] * case["width"]
-        for name, time in case["seconds"].items():
-            what = f"attention of {case['keys']} keys, {name}"
-            yield Work(what, time, m.get("threads", 1), 4 * rows * size, 8 * size)
+    for case, name, time in each_time(m):
+        size = case["keys"] * case["width"]
+        what = f"attention of {case['keys']} keys, {name}"
+        yield Work(what, time, 1, 4 * case["rows"] * size, 8 * size)
 
 
 def count_weights(config: LlamaConfig) -> int:
@@ -153,55 +152,42 @@ def count_weights(config: LlamaConfig) -> int:
 
 def decode_steps(m: dict) -> Iterator[Work]:
     count = count_weights(matmul_bench.DECODER)
-    for name, time in m.items():
+    for _, name, time in each_time(m):
         yield Work(name, time, 1, 2 * count, 4 * count)
 
 
 def int8(m: dict) -> Iterator[Work]:
-    cases = [(m["m"], int(k), seconds) for k, seconds in m["steps"].items()]
-    cases.append((m["tall"]["m"], m["tall"]["k"], m["tall"]["seconds"]))
-    for rows, k, seconds in cases:
-        for name, time in seconds.items():
-            what, size = f"{name}, K = {k}", rows * m["n"]
-            if name == "bias pass alone":
-                yield Work(what, time, 1, bytes=12 * size)
-            else:
-                unit = "vpdpbusd" if name.startswith("vpdpbusd") else "AMX"
-                yield Work(what, time, 1, 2 * size * k, 4 * size, unit)
+    for case, name, time in each_time(m):
+        what, size = f"{name}, K = {case['k']}", case["m"] * case["n"]
+        if name == "bias pass alone":
+            yield Work(what, time, 1, bytes=12 * size)
+        else:
+            unit = "vpdpbusd" if name.startswith("vpdpbusd") else "AMX"
+            yield Work(what, time, 1, 2 * size * case["k"], 4 * size, unit)
 
 
 def decoders(m: dict) -> Iterator[Work]:
-    for name, one in m.items():
-        config = decoder_bench.config_of(name)
+    for case, name, time in each_time(m):
+        config = decoder_bench.config_of(case["decoder"])
         count, head = count_weights(config), 2 * config.hidden_size * config.vocab_size
-        for key, time in one["seconds"].items():
-            tokens = one["prompt"] if key.endswith(" prefill") else 1
-            # a prefill may multiply only its last token with the head's weights
-            operations = tokens * (2 * count - head)
-            yield Work(f"{name}, {key}", time, one["threads"], operations, 4 * count)
-
-
-def epilogues(m: dict) -> Iterator[Work]:
-    size = m["n"] * m["k"]
-    for rows, seconds in m["rows"].items():
-        for name, time in seconds.items():
-            what = f"{name}, {rows} rows"
-            yield Work(what, time, m["threads"], 2 * int(rows) * size, 4 * size)
+        tokens = case["prompt"] if name.endswith(" prefill") else 1
+        # a prefill may multiply only its last token with the head's weights
+        operations = tokens * (2 * count - head)
+        yield Work(f"{case['decoder']}, {name}", time, case["threads"], operations, 4 * count)
 
 
 def chat(m: dict) -> Iterator[Rate | Work]:
     """A decode step reads all weights, and they fit in no cache; so does each of its kernels that has weights."""
-    for threads, one in m["threads"].items():
-        for key, time in one["seconds"].items():
-            name, function = key.rsplit(" ", 1)
-            size = m["bytes"].get(name) or m["bytes"][bench_inputs.BEST]
-            if function == "decode":
-                yield Rate(f"{key}, {threads}", size / time, one["bandwidth"])
-            else:
-                elements = m["bytes"]["Transformers"] / 4
-                # the head, a fifth of the weights, multiplies one token
-                count = 2 * m["prefill"] * elements * 0.75
-                yield Work(f"{key}, {threads}", time, int(threads), count, unit="vpdpbusd")
+    for case, key, time in each_time(m):
+        threads, (name, function) = case["threads"], key.rsplit(" ", 1)
+        size = m["bytes"].get(name) or m["bytes"][bench_inputs.BEST]
+        if function == "decode":
+            yield Rate(f"{key}, {threads}", size / time, case["bandwidth"])
+        else:
+            elements = m["bytes"]["Transformers"] / 4
+            # the head, a fifth of the weights, multiplies one token
+            count = 2 * m["prefill"] * elements * 0.75
+            yield Work(f"{key}, {threads}", time, threads, count, unit="vpdpbusd")
     for name, time in m["first token"].items():
         size = m["bytes"].get(name, 0)
         yield Work(f"first token, {name}", time, 2, 2 * FIRST_PROMPT * size, size, "vpdpbusd")
@@ -215,7 +201,7 @@ def chat(m: dict) -> Iterator[Rate | Work]:
 
 def conversation(m: dict) -> Iterator[Rate]:
     measured = load("ch11_chat")["measured"]
-    most = max(one["bandwidth"] for one in measured["threads"].values())
+    most = max(case["bandwidth"] for case in measured["cases"])
     for turn in m["turns"]:
         rate = turn["tokens_per_second"] * measured["bytes"][bench_inputs.OURS]
         yield Rate(turn["user"], rate, most)
@@ -265,7 +251,7 @@ def stores(m: dict) -> Iterator[Rate]:
                 yield Rate(f"{which}, {how}", operations / seconds, board.tensor)
 
 
-ON_GPUS = ("ch04_gpu", "ch08_norm", "ch08_linear", "ch08_steps", "ch08_gelu")
+ON_GPUS = ("ch08_norm", "ch08_linear", "ch08_steps", "ch08_gelu")
 RATES: dict[str, Callable[[dict], Iterable[Rate | Work]]] = {
     "ch03_pass": products,
     "ch04_cpu": norms,
@@ -274,7 +260,7 @@ RATES: dict[str, Callable[[dict], Iterable[Rate | Work]]] = {
     "ch06_int8": int8,
     "ch08_stores": stores,
     "ch09_decoder": decoders,
-    "ch09_epilogues": epilogues,
+    "ch09_epilogues": products,
     "ch11_chat": chat,
     "ch11_conversation": conversation,
     "ch12_projections": projections,

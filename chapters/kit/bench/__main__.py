@@ -2,7 +2,8 @@
 
 `python -m chapters bench 3` starts it, and gives it another folder than docs/results for a learner's measurements.
 
-A chapter's `bench.py` has `run(quick, say)`, which returns {name of a results file: what was measured}.
+A chapter's `bench.py` has `run(quick, say)`, which returns {name of a results file: what was measured}, and TABLES,
+{name of a results file: a function that makes a table of it}, or for other names (the function, its results files).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 from chapters.kit.bench.gpu_clock import NoGpuError
-from chapters.kit.bench.results import FOLDER, save
+from chapters.kit.bench.results import FOLDER, list_parts, list_tables, save
 from chapters.kit.bench.timing import CandidateFailed
 from chapters.program import run_program
 
@@ -39,12 +40,19 @@ def main() -> None:
             else "\n".join(dict.fromkeys((lines[0], lines[-1])))
         )
         sys.exit(2 if isinstance(problem, NoGpuError) else 1)
+    command = f"python -m chapters bench {int(options.chapter[2:4])}"
+    saved = [] if options.quick else measured
+    # before tables are made: nothing that was measured may be lost
+    written = [save(name, measured[name], command, options.folder) for name in saved]
+    for make, names in list_tables(bench.TABLES).values():
+        if found := [measured[name] for name in names if name in measured]:
+            for table in list_parts(make(*found)):
+                print(f"\n{table}")
+    print()
+    for path in written:
+        print(f"written: {path}")
     if options.quick:
         print("This was a quick run: few rounds, small sizes, no results file.")
-        return
-    for name, values in measured.items():
-        command = f"python -m chapters bench {int(options.chapter[2:4])}"
-        print(f"written: {save(name, values, command, options.folder)}")
 
 
 if __name__ == "__main__":

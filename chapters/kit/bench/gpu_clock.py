@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from chapters.kit.measure.quantiles import Quantiles, measure_in_turns
 
@@ -20,6 +20,15 @@ COPY = "copy"  # a copy of as many bytes: no implementation, but what the others
 # torch.compile's options: all its tuning except CUDA graphs
 TUNED = {"mode": "max-autotune-no-cudagraphs", "dynamic": False}
 Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a GPU is measured. quick: for a short time only. say: gets what happens. device: of PyTorch's tensors."""
+
+    quick: bool
+    say: Callable[[str], None]
+    device: str = "cuda"
 
 
 class NoGpuError(Exception):
@@ -82,19 +91,24 @@ def compare_calls(calls: Mapping[str, Call], quick: bool) -> dict[str, Quantiles
 
 
 def measure_case(
-    makers: Mapping[str, Callable[[], tuple[Call, float]]],
-    quick: bool,
-    say: Callable[[str], None],
-    copy: Call | None = None,
-) -> tuple[dict[str, Call], dict]:
-    """(the calls that were timed, a case's "seconds", "errors" and "missing").
+    ways: Mapping[str, Callable], operands: tuple, check: Callable, run: Run, copy: Call | None
+) -> tuple[dict[str, tuple[Call, Call]], dict]:
+    """({name: (call, result)} of what was timed, a case's "seconds", "errors" and "missing").
 
-    makers: name -> a function that returns (call, its error against float64). copy: is timed as COPY.
+    ways: name -> a function of `operands` that returns (call, result). check(call, result, *operands): returns the
+    error against float64, or raises. copy: is timed as COPY, if there is one.
     """
-    calls, errors, missing = make_all(makers, say)
-    calls = calls if copy is None else {COPY: copy, **calls}
-    seconds = {name: asdict(q) for name, q in compare_calls(calls, quick).items()}
-    return calls, {"seconds": seconds, "errors": errors, "missing": missing}
+
+    def made(make: Callable) -> tuple[tuple[Call, Call], float]:
+        both = make(*operands)
+        return both, check(*both, *operands)
+
+    makers = {name: functools.partial(made, make) for name, make in ways.items()}
+    found, errors, missing = make_all(makers, run.say)
+    calls = {COPY: copy} if copy else {}
+    calls |= {name: call for name, (call, _) in found.items()}
+    seconds = {name: asdict(q) for name, q in compare_calls(calls, run.quick).items()}
+    return found, {"seconds": seconds, "errors": errors, "missing": missing}
 
 
 def make_all(
@@ -126,11 +140,15 @@ def make_copy(moved: int, device: str) -> Callable[[], object]:
     return lambda: target.copy_(source)
 
 
-def keep_result(function: Call) -> tuple[Call, Call]:
-    """(call, result) for a function that returns its result in new tensors."""
+def keep_result(function: Callable, *operands, **how) -> tuple[Call, Call]:
+    """(call, result) for a function that returns its result in new tensors. how: torch.compile's options, if any."""
+    if how:
+        import torch
+
+        function = torch.compile(function, **how)
     kept: list = []
 
     def call() -> None:
-        kept[:] = [function()]
+        kept[:] = [function(*operands)]
 
     return call, lambda: kept[0]

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from chapters.kit.bench.gpu_clock import (
     COPY,
-    Call,
+    Run,
     WrongNumbersError,
     keep_result,
     make_copy,
@@ -128,7 +128,7 @@ def bind_torch(x, w, bias, *, fused: bool):
     import torch
 
     if fused:
-        return keep_result(lambda: torch.nn.functional.linear(x, w, bias))
+        return keep_result(torch.nn.functional.linear, x, w, bias)
     out = torch.full((len(x), len(w)), float("nan"), dtype=x.dtype, device=x.device)
 
     def separately() -> None:
@@ -138,50 +138,50 @@ def bind_torch(x, w, bias, *, fused: bool):
     return separately, lambda: out
 
 
+def measure_ways(
+    layer: Layer, ways: Mapping[str, Callable], run: Run, after: Callable | None = None
+) -> dict:
+    """One case of the results file. ways: name -> a function of (x, w, bias) that returns (call, result).
+
+    after: what they apply to the layer's result, as for `compute_error`.
+    """
+    tensors = draw_inputs(layer, run.device)
+    copy = None
+    if layer.m == 1:
+        copy = make_copy(layer.bytes_moved(layer.dtype), run.device)
+    check = functools.partial(check_result, after=after)
+    found, case = measure_case(ways, tensors, check, run, copy)
+    moved = {COPY: layer.bytes_moved(layer.dtype)} if copy else {}
+    for name, (_, result) in found.items():
+        moved[name] = layer.bytes_moved(str(result().dtype).removeprefix("torch."))
+    return {**asdict(layer), "operations": layer.operations, "bytes": moved, **case}
+
+
 def measure(
     layer: Layer,
     kernels: Mapping[str, Callable[[], object]],
-    *,
-    quick: bool,
-    say: Callable[[str], None],
+    run: Run,
     separately: Sequence[str] = (),
-    device: str = "cuda",
     compile_it: Callable = compile_kernel,
 ) -> dict:
-    """One case of the results file. kernels: name -> a function that makes the PrimFunc for this layer.
+    """`measure_ways` of kernels and of PyTorch. kernels: name -> a function that makes the PrimFunc for this layer.
 
     separately: the names of kernels that are measured once more with the bias in a second launch. compile_it: from a
     PrimFunc to the `bind` of `bind_kernel`.
     """
-    tensors = draw_inputs(layer, device)
 
     @functools.cache
     def built(name: str) -> tuple:
         func = kernels[name]()
         return func, compile_it(func)
 
+    def way(name: str, fused: bool) -> Callable:
+        return lambda *tensors: bind_kernel(*built(name), *tensors, fused=fused)
+
     ways = {
-        "PyTorch's linear": lambda: bind_torch(*tensors, fused=True),
-        "PyTorch's matmul, then an add": lambda: bind_torch(*tensors, fused=False),
+        "PyTorch's linear": functools.partial(bind_torch, fused=True),
+        "PyTorch's matmul, then an add": functools.partial(bind_torch, fused=False),
+        **{name: way(name, True) for name in kernels},
+        **{f"{name}, then an add": way(name, False) for name in separately},
     }
-
-    def way(name: str, fused: bool) -> tuple:
-        return bind_kernel(*built(name), *tensors, fused=fused)
-
-    ways |= {name: functools.partial(way, name, True) for name in kernels}
-    ways |= {f"{name}, then an add": functools.partial(way, name, False) for name in separately}
-    moved: dict[str, int] = {}
-
-    def made(name: str) -> tuple[Call, float]:
-        call, result = ways[name]()
-        off = check_result(call, result, *tensors)
-        moved[name] = layer.bytes_moved(str(result().dtype).removeprefix("torch."))
-        return call, off
-
-    makers = {name: functools.partial(made, name) for name in ways}
-    copy = None
-    if layer.m == 1:
-        moved[COPY] = layer.bytes_moved(layer.dtype)
-        copy = make_copy(moved[COPY], device)
-    _, case = measure_case(makers, quick, say, copy)
-    return {**asdict(layer), "operations": layer.operations, "bytes": moved, **case}
+    return measure_ways(layer, ways, run)

@@ -1,6 +1,6 @@
 """Add and RMSNorm on a GPU: our kernels and libraries that do the same, checked before they are timed.
 
-Every implementation is a function of (x1, x2, weight, epsilon) on PyTorch's tensors that returns two functions: the
+Every implementation is a function of (x1, x2, weight) on PyTorch's tensors that returns two functions: the
 call, and (norm, total) after the first call. One that works in place goes on with its own results, once it is timed.
 """
 
@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from chapters.kit.bench import gpu_clock
-from chapters.kit.bench.gpu_clock import TUNED, Call, WrongNumbersError, keep_result
+from chapters.kit.bench.gpu_clock import TUNED, Call, Run, WrongNumbersError, keep_result
 from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.measure.quantiles import Quantiles
 
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 4096), (8192, 8192))
-DTYPES = ("float16", "bfloat16")
 EPSILON = 1e-5
 IN_A_GRAPH = 64  # rows, at most, for which a call is also timed in a graph: it takes less time than its launch
 # largest error allowed in a row, as a share of its largest value: two roundings of the dtype
@@ -44,7 +43,7 @@ def draw_inputs(shape: tuple[int, ...], dtype: str, device: str = "cuda") -> tup
     return x1, x2, (1 + torch.randn(shape[-1], device=device) / 4).to(kind)
 
 
-def compute_error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> float:
+def compute_error(norm, total, x1, x2, weight) -> float:
     """The norm's largest error against float64, as a share of the largest value of its row.
 
     Raises WrongNumbersError if the sum is not x1 + x2 rounded, or an element is not a number.
@@ -52,7 +51,7 @@ def compute_error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> floa
     if not bool((total == x1 + x2).all()):
         raise WrongNumbersError("the sum is not x1 + x2")
     wide = total.double()
-    exact = wide * (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt() * weight.double()
+    exact = wide * (wide.square().mean(-1, keepdim=True) + EPSILON).rsqrt() * weight.double()
     off = (norm.double() - exact).abs().amax(-1) / exact.abs().amax(-1)
     worst = float(off.max())
     if math.isnan(worst):
@@ -60,9 +59,8 @@ def compute_error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> floa
     return worst
 
 
-def check_norm(made: Norm, x1, x2, weight) -> float:
-    """The error of the first call of `made`; raises WrongNumbersError if it is above the tolerance."""
-    call, results = made
+def check_norm(call: Call, results: Callable[[], tuple], x1, x2, weight) -> float:
+    """The error of the first call; raises WrongNumbersError if it is above the tolerance."""
     call()
     dtype = str(x1.dtype).removeprefix("torch.")
     worst = compute_error(*results(), x1, x2, weight)
@@ -72,30 +70,22 @@ def check_norm(made: Norm, x1, x2, weight) -> float:
 
 
 def measure(
-    shape: tuple[int, ...],
-    dtype: str,
-    implementations: Mapping[str, Callable],
-    *,
-    quick: bool,
-    say: Callable[[str], None],
-    device: str = "cuda",
+    shape: tuple[int, ...], dtype: str, implementations: Mapping[str, Callable], run: Run
 ) -> dict:
     """One case of the results file: the times of every implementation that is installed and right."""
-    x1, x2, weight = draw_inputs(shape, dtype, device)
-
-    def made(make: Callable) -> tuple[Call, float]:
-        norm = make(x1, x2, weight, EPSILON)
-        return norm[0], check_norm(norm, x1, x2, weight)
-
-    makers = {name: functools.partial(made, make) for name, make in implementations.items()}
-    calls, case = gpu_clock.measure_case(makers, quick, say, make_norm_copy(x1, x2))
+    operands = draw_inputs(shape, dtype, run.device)
+    copy = make_norm_copy(*operands[:2])
+    found, case = gpu_clock.measure_case(implementations, operands, check_norm, run, copy)
     in_graph: dict[str, Quantiles] = {}
     if math.prod(shape[:-1]) <= IN_A_GRAPH:
+        calls = {gpu_clock.COPY: copy, **{name: call for name, (call, _) in found.items()}}
         graphs = {
             name: lambda call=call: (Quantiles.of(gpu_clock.time_in_graph(call)), 0)
             for name, call in calls.items()
         }
-        in_graph, _, failed = gpu_clock.make_all(graphs, lambda text: say(f"{text} (in a graph)"))
+        in_graph, _, failed = gpu_clock.make_all(
+            graphs, lambda text: run.say(f"{text} (in a graph)")
+        )
         case["missing"] |= {f"{name} in a graph": reason for name, reason in failed.items()}
     return {
         "shape": list(shape),
@@ -105,23 +95,6 @@ def measure(
         **case,
         "graph_seconds": {name: asdict(quantiles) for name, quantiles in in_graph.items()},
     }
-
-
-def measure_all(
-    implementations: Mapping[str, Callable],
-    quick: bool,
-    say: Callable[[str], None],
-    device: str = "cuda",
-) -> dict:
-    """`measure` every shape in bfloat16, with the ceilings of the same run: the GPU part of `bench 4`'s results."""
-    from chapters.kit.bench.gpu_ceilings import measure_ceilings
-
-    ceilings, cases = asdict(measure_ceilings(quick, device)), []
-    for shape in SHAPES[1:2] if quick else SHAPES:
-        say(f"bfloat16, {shape}")
-        about = {"quick": quick, "say": say, "device": device}
-        cases.append(measure(shape, "bfloat16", implementations, **about))
-    return {"ceilings": ceilings, "cases": cases, "skipped": []}
 
 
 def make_norm_copy(x1, x2) -> Call:
@@ -139,7 +112,7 @@ def make_norm_copy(x1, x2) -> Call:
 def bind_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
     """The implementation that runs `kernel(shape, dtype)`, a PrimFunc of x1, x2, weight, norm and total."""
 
-    def make(x1, x2, weight, epsilon: float) -> Norm:
+    def make(x1, x2, weight) -> Norm:
         import torch
 
         from chapters.kit.gpu.call import compile_kernel
@@ -153,37 +126,36 @@ def bind_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
     return make
 
 
-def eager(x1, x2, weight, epsilon: float, **how) -> Norm:
+def eager(x1, x2, weight, **how) -> Norm:
     """PyTorch, operator by operator; with options for torch.compile through that."""
     import torch
 
     def add_norm(x1, x2, weight):
         total = x1 + x2
-        return torch.nn.functional.rms_norm(total, weight.shape, weight, epsilon), total
+        return torch.nn.functional.rms_norm(total, weight.shape, weight, EPSILON), total
 
-    run = torch.compile(add_norm, **how) if how else add_norm
-    return keep_result(lambda: run(x1, x2, weight))
+    return keep_result(add_norm, x1, x2, weight, **how)
 
 
-def by_flashinfer(x1, x2, weight, epsilon: float) -> Norm:
+def by_flashinfer(x1, x2, weight) -> Norm:
     """FlashInfer's kernel. It works in place: the first tensor becomes the norm, and the second the sum."""
     from flashinfer.norm import fused_add_rmsnorm
 
     norm, total = (x.reshape(-1, x.shape[-1]).clone() for x in (x1, x2))
     return (
-        lambda: fused_add_rmsnorm(norm, total, weight, epsilon),
+        lambda: fused_add_rmsnorm(norm, total, weight, EPSILON),
         lambda: (norm.reshape(x1.shape), total.reshape(x1.shape)),
     )
 
 
-def by_quack(x1, x2, weight, epsilon: float) -> Norm:
+def by_quack(x1, x2, weight) -> Norm:
     """quack's kernels, written in CuTe's Python."""
     from quack.rmsnorm import rmsnorm_fwd
 
     rows, other = (x.reshape(-1, x.shape[-1]) for x in (x1, x2))
 
     def both():
-        norm, total, *_ = rmsnorm_fwd(rows, weight, residual=other, eps=epsilon)
+        norm, total, *_ = rmsnorm_fwd(rows, weight, residual=other, eps=EPSILON)
         return norm.reshape(x1.shape), total.reshape(x1.shape)
 
     return keep_result(both)

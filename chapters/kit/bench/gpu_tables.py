@@ -5,13 +5,19 @@ Lessons show them. The page of results plots the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from chapters.kit.bench.gpu_ceilings import Ceilings, Point, find_best
+from chapters.kit.bench.cases import (
+    duration,
+    find_fastest,
+    list_candidates,
+    ratio,
+    select_medians,
+)
+from chapters.kit.bench.gpu_ceilings import Ceilings, Point
 from chapters.kit.bench.gpu_clock import COPY
-from chapters.kit.bench.results import Parts, SourcedTable, describe_missing, describe_origin, load
-from chapters.kit.draw.table import Table, format_si
+from chapters.kit.draw.table import Table, format_si, tabulate
 
 LINEAR = "PyTorch's linear"
 EAGER_GELU = f"{LINEAR}, then gelu"
@@ -20,50 +26,30 @@ THEN_ADD = ", then an add"
 LINEAR_UNFUSED = tuple(f"{name}{THEN_ADD}" for name in ("PyTorch's matmul", *LINEAR_OURS))
 NORM_OURS = ("wide_kernel", "row_kernel")
 NORM_UNFUSED = ("PyTorch",)
+QUARTILES = ("median", "low", "high")
 SPACE = "\u00a0"  # no line breaks here: a narrow column would break sizes at every space
-
-
-def show_results(
-    name: str, chapter: int, *tables: Callable[[list[dict]], Table]
-) -> Parts | SourcedTable:
-    """The cases of the results file `name` as `tables` with their source; `describe_missing` without such a file."""
-    results = load(name)
-    if results is None:
-        return describe_missing(chapter)
-    made = [table(results["measured"]["cases"]) for table in tables]
-    return Parts([*(table for table in made if table.rows), describe_source(results)])
-
-
-def describe_source(results: dict) -> SourcedTable:
-    """The line that says how a results file was made, and which cases it lacks."""
-    skipped = results["measured"]["skipped"]
-    left = f"; not measured for want of time: {', '.join(skipped)}" if skipped else ""
-    return SourcedTable(None, describe_origin(results) + left)
+format_time = partial(format_si, unit="s")
 
 
 # --- add and RMSNorm ------------------------------------------------------------------------------
 
 
-def show_norms(name: str = "ch08_norm", chapter: int = 8) -> Parts | SourcedTable:
+def norm_tables(measured: dict) -> list[Table]:
     """Add and RMSNorm: the times of one call, and of a call within a CUDA graph if those were measured."""
-    return show_results(name, chapter, copy_table, graph_table)
+    return [copy_table(measured["cases"]), graph_table(measured["cases"])]
 
 
 def copy_table(cases: list[dict]) -> Table:
     """One row per case that was timed beside a copy: each implementation's time, and its share of the copy's speed."""
     beside = [case for case in cases if COPY in case["seconds"]]
-    names = _names(beside, "seconds")
-    rows = []
-    for case in beside:
-        ratios = {n: f"{format_si(t, 's')} ({s:.0%})" for n, (t, s) in shares_of_copy(case).items()}
-        rows.append((case_text(case), format_si(least_bytes(case), "B"), *_cells(ratios, names)))
-    return Table(("one call (of the copy's speed)", "moves", *names), rows)
-
-
-def shares_of_copy(case: dict) -> dict[str, tuple[float, float]]:
-    """name -> (seconds, share of the speed of a copy of as many bytes), of everything that was timed, the copy too."""
-    times = select_medians(case["seconds"])
-    return {name: (time, times[COPY] / time) for name, time in times.items()}
+    columns = {
+        "one call (of the copy's speed)": case_text,
+        "moves": lambda case: format_si(least_bytes(case), "B"),
+    }
+    for name in list_candidates(beside):
+        time, share = duration(name, format_time), ratio(COPY, name, "{:.0%}")
+        columns[name] = lambda case, time=time, share=share: f"{time(case)} ({share(case)})"
+    return tabulate(beside, columns)
 
 
 def least_bytes(case: dict) -> int:
@@ -74,42 +60,51 @@ def least_bytes(case: dict) -> int:
 def graph_table(cases: list[dict]) -> Table:
     """One row per size that was timed in a CUDA graph: the time of one call, and its ratio to the fastest."""
     measured = [case for case in cases if case["graph_seconds"]]
-    names = _names(measured, "graph_seconds")
+    names = list_candidates(measured, "graph_seconds")
     rows = []
     for case in measured:
-        times = select_medians(case["graph_seconds"])
-        best = min((t for name, t in times.items() if name != COPY), default=0)
-        ratios = {n: f"{format_si(t, 's')} ({t / best:.2f})" for n, t in times.items()}
-        rows.append((f"{case_text(case)}, in a graph", *_cells(ratios, names)))
+        medians = select_medians(case["graph_seconds"])
+        best = min((time for name, time in medians.items() if name != COPY), default=0)
+        ratios = {n: f"{format_time(time)} ({time / best:.2f})" for n, time in medians.items()}
+        rows.append((f"{case_text(case)}, in a graph", *(ratios.get(name, "–") for name in names)))
     return Table(("one call (times the fastest)", *names), rows)
 
 
 # --- linear layers --------------------------------------------------------------------------------
 
 
+def linear_tables(measured: dict) -> list[Table]:
+    """Linear layers beside PyTorch's, and those that were timed beside a copy."""
+    return [linear_table(measured["cases"]), copy_table(measured["cases"])]
+
+
 def linear_table(cases: list[dict], usual: str = LINEAR) -> Table:
     """One row per layer: the time of `usual`, PyTorch's way, and how many times as fast each of the others is."""
-    others = [name for name in _names(cases, "seconds") if name not in (usual, COPY)]
-    rows = []
-    for case in cases:
-        times = select_medians(case["seconds"])
-        reference = times.get(usual)
-        ratios = {n: f"{reference / t:.2f}" for n, t in times.items()} if reference else {}
-        took = format_si(reference, "s") if reference else "–"
-        rows.append((case_text(case), took, *_cells(ratios, others)))
-    return Table((f"m × n × k (times as fast as {usual})", usual, *others), rows)
+    others = [name for name in list_candidates(cases) if name not in (usual, COPY)]
+    columns = {
+        f"m × n × k (times as fast as {usual})": case_text,
+        usual: duration(usual, format_time),
+        **{name: ratio(usual, name, "{:.2f}") for name in others},
+    }
+    return tabulate(cases, columns)
 
 
 def steps_table(cases: list[dict]) -> Table:
-    """One row per step of each layer's schedule, and one for PyTorch's linear: time, speed, ratio to that linear."""
+    """One row per step of each layer's schedule, and one for PyTorch's linear."""
+    header = ("m × n × k", "step", "time", "speed", "times the one before", f"of {LINEAR}")
     rows = []
     for case in cases:
-        times = select_medians(case["seconds"])
-        for name in (*list_steps(case), *([LINEAR] if LINEAR in times else [])):
-            speed = format_si(case["operations"] / times[name], "FLOP/s")
-            ratio = f"{times[LINEAR] / times[name]:.2f}" if LINEAR in times else "–"
-            rows.append((case_text(case), name, format_si(times[name], "s"), speed, ratio))
-    return Table(("m × n × k", "step", "time", "speed", f"times as fast as {LINEAR}"), rows)
+        medians, before = select_medians(case["seconds"]), None
+        for name in (name for name in (*list_steps(case), LINEAR) if name in medians):
+            speed = format_si(case["operations"] / medians[name], "FLOP/s")
+            gain = f"{before / medians[name]:.2f}×" if before and name != LINEAR else "–"
+            share = f"{medians[LINEAR] / medians[name]:.1%}" if LINEAR in medians else "–"
+            median, *quartiles = (format_time(case["seconds"][name][q]) for q in QUARTILES)
+            time = f"{median} ({' to '.join(quartiles)})"
+            rows.append((case_text(case), name, time, speed, gain, share))
+            before = medians[name]
+    note = "The times in brackets are the middle half of the rounds."
+    return Table(header, rows, note)
 
 
 def list_steps(case: dict) -> list[str]:
@@ -139,39 +134,40 @@ def profiles_table(measured: dict) -> Table:
     return Table(("kernel", *(f"{part} busy" for part in parts), "clock"), rows)
 
 
+def register_table(measured: dict) -> Table:
+    """The kernels' registers and shared memory as NVIDIA's compiler counts them: a row per architecture and kernel."""
+    header = ("for", "kernel", "registers per thread", "bytes spilled", "shared bytes per block")
+    rows = [
+        (arch, name, used["registers"], used["stored"] + used["loaded"], used["shared"])
+        for arch, by_kernel in measured["kernels"].items()
+        for name, used in by_kernel.items()
+    ]
+    return Table(header, rows)
+
+
 # --- the roofline ---------------------------------------------------------------------------------
 
 
-def show_roofline(draw: Callable | None = None) -> Parts | SourcedTable:
-    """All measured kernels as shares of the speed that the machine's ceilings allow: `roofline_table`.
-
-    draw: makes something else, such as a plot, of the points, the ceilings and the name of the machine.
-    """
-    found = {name: load(name) for name in ("ch08_norm", "ch08_linear")}
-    there = {name: results for name, results in found.items() if results is not None}
-    if not there:
-        return describe_missing(8)
-    points = [point for name, results in there.items() for point in list_points(name, results)]
-    last = list(there.values())[-1]
-    ceilings = Ceilings(**last["measured"]["ceilings"])
-    drawn = draw(points, ceilings, machine(last)) if draw else roofline_table(points, ceilings)
-    return Parts([drawn, *map(describe_source, there.values())])
-
-
-def list_points(name: str, results: dict) -> list[Point]:
-    """For each case of a results file: our fastest kernel, the fastest library that fuses, the fastest unfused way."""
-    norm, linear = (NORM_OURS, NORM_UNFUSED), (LINEAR_OURS, LINEAR_UNFUSED)
-    ours, unfused = norm if name == "ch08_norm" else linear
+def list_points(cases: list[dict]) -> list[Point]:
+    """For each case: our fastest kernel, the fastest library that fuses, the fastest unfused way."""
     points = []
-    for case in results["measured"]["cases"]:
-        libraries = [n for n in case["seconds"] if n not in (*ours, *unfused, COPY)]
+    for case in cases:
+        is_norm = "shape" in case
+        ours = NORM_OURS if is_norm else LINEAR_OURS
+        unfused = NORM_UNFUSED if is_norm else LINEAR_UNFUSED
+        libraries = [name for name in case["seconds"] if name not in (*ours, *unfused, COPY)]
         for group, names in (("ours", ours), ("best library", libraries), ("not fused", unfused)):
-            best = find_best(case["seconds"], names)
-            if best:
-                moved = case["bytes"] if "shape" in case else case["bytes"][best[0]]
+            if best := find_fastest(case["seconds"], names):
+                moved = case["bytes"] if is_norm else case["bytes"][best]
                 facts = case_text(case), case["operations"], moved
-                points.append(Point(group, best[0], *facts, best[1]))
+                points.append(Point(group, best, *facts, select_medians(case["seconds"])[best]))
     return points
+
+
+def read_roofline(*measured: dict) -> tuple[list[Point], Ceilings]:
+    """The points of several results files, and the ceilings of the last."""
+    points = list_points([case for one in measured for case in one["cases"]])
+    return points, Ceilings(**measured[-1]["ceilings"])
 
 
 def roofline_table(points: Sequence[Point], ceilings: Ceilings) -> Table:
@@ -181,16 +177,12 @@ def roofline_table(points: Sequence[Point], ceilings: Ceilings) -> Table:
     for case in dict.fromkeys(point.case for point in points):
         here = [point for point in points if point.case == case]
         shares = {p.group: f"{p.share(ceilings):.0%}, {p.name}" for p in here}
-        rows.append((case, format_intensity(here[0].intensity), *_cells(shares, groups)))
+        intensity = format_intensity(here[0].intensity)
+        rows.append((case, intensity, *(shares.get(group, "–") for group in groups)))
     return Table(("case", "operations per byte", *groups), rows)
 
 
-# --- texts and cells ------------------------------------------------------------------------------
-
-
-def machine(results: dict) -> str:
-    """The GPU that a results file was measured on, else the processor."""
-    return results.get("gpu", results["device"])
+# --- texts ----------------------------------------------------------------------------------------
 
 
 def shape_text(shape: list[int]) -> str:
@@ -209,24 +201,3 @@ def case_text(case: dict) -> str:
 def format_intensity(operations_per_byte: float) -> str:
     """Three digits, without an exponent."""
     return f"{operations_per_byte:{',.0f' if operations_per_byte >= 100 else '.3g'}}"
-
-
-def _cells(texts: dict[str, str], names: Sequence[str]) -> list[str]:
-    return [texts.get(name, "–") for name in names]
-
-
-def select_medians(seconds: dict[str, dict]) -> dict[str, float]:
-    return {name: time["median"] for name, time in seconds.items()}
-
-
-def _names(cases: list[dict], what: str) -> list[str]:
-    return list(dict.fromkeys(name for case in cases for name in case[what]))
-
-
-SHOWN = {  # name of a results file of chapter 8, or "roofline" -> what a lesson shows of it
-    "roofline": show_roofline,
-    "ch08_norm": show_norms,
-    "ch08_linear": lambda: show_results("ch08_linear", 8, linear_table, copy_table),
-    "ch08_steps": lambda: show_results("ch08_steps", 8, steps_table),
-    "ch08_gelu": lambda: show_results("ch08_gelu", 8, partial(linear_table, usual=EAGER_GELU)),
-}

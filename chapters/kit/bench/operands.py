@@ -1,11 +1,11 @@
-"""Operands for benches: drawn at random, in memory that NumPy has allocated; and the check of a result.
+"""What candidates of benches share: random operands in memory of NumPy, kernels for this CPU, the check of a result.
 
 TVM is imported only where it is used, because a baseline may run in an interpreter without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,18 @@ def draw_tensors(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.n
     x, w = draw_arrays(seed, (rows, k), (n, k))
     out = np.full((rows, n), np.nan, "float32")
     return x, w, [in_numpy_memory(array) for array in (w, x, out)]
+
+
+def compile_here(program, **options) -> Callable:
+    """`main` of a PrimFunc or a module, compiled for this CPU. options: of tvm.compile."""
+    import tvm
+    from tvm import relax
+
+    from chapters.kit.machine import llvm_host
+
+    built = tvm.compile(program, target=llvm_host()["target"], **options)
+    in_machine = isinstance(built, relax.VMExecutable)
+    return (relax.VirtualMachine(built, tvm.cpu()) if in_machine else built)["main"]
 
 
 def in_numpy_memory(array: np.ndarray) -> tvm.runtime.Tensor:

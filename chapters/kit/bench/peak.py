@@ -13,7 +13,7 @@ import numpy as np
 
 from chapters.kit.bench.cpu_bounds import MULTIPLY_ADDS, multiply_add
 from chapters.kit.bench.operands import in_numpy_memory
-from chapters.kit.bench.results import save
+from chapters.kit.bench.results import measure_and_save
 from chapters.kit.machine import llvm_host
 
 NAME = "cpu_peak"
@@ -33,10 +33,5 @@ def measure_peak(calls: int = CALLS) -> dict[str, float]:
     return {"float32_operations_per_second": 2 * MULTIPLY_ADDS / fastest}
 
 
-def main() -> int:
-    print(f"written: {save(NAME, measure_peak(), COMMAND)}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_and_save(NAME, measure_peak, str, COMMAND))

@@ -15,11 +15,10 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from chapters.child import ROOT
-from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
 from chapters.kit.kept_files import json_text
 from chapters.kit.machine import baseline_python, cpu_name, nvidia_gpu, versions
@@ -48,6 +47,26 @@ def save(name: str, measured: dict, command: str, folder: Path = FOLDER) -> Path
     return path
 
 
+def measure_and_save(
+    name: str,
+    measure: Callable[[], dict],
+    show: Callable[[dict], object],
+    command: str,
+    lacking: str = "",
+) -> int:
+    """Measure, print what `show` makes of it, and write the results file `name`: a program's exit status.
+
+    lacking: what is missing for that, "" if nothing is; it is then printed, and the exit status is 1.
+    """
+    if lacking:
+        print(lacking, file=sys.stderr)
+        return 1
+    measured = measure()
+    print(show(measured))
+    print(f"written: {save(name, measured, command)}")
+    return 0
+
+
 def _versions() -> dict[str, str]:
     """The installed versions of PACKAGES, and of ELSEWHERE in the interpreter that the benches run those in."""
     found = versions(*PACKAGES)
@@ -61,56 +80,69 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def load(name: str, folder: Path = FOLDER) -> dict | None:
+def load(name: str, folder: Path | None = None) -> dict | None:
     """The results file `name`, as `save` wrote it; None if there is no such file."""
-    path = folder / f"{name}.json"
+    path = (folder or FOLDER) / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def describe_origin(results: dict) -> str:
-    """One line: devices, versions, date and command of a results file."""
-    gpu = f"{results['gpu']}, driver {results['driver']}; " if "gpu" in results else ""
+    """One line: devices, versions, date and command of a results file, and the cases that it lacks."""
+    gpu = f"{results['gpu']}, driver {results['driver']}" if "gpu" in results else ""
     packages = ", ".join(f"{package} {version}" for package, version in results["versions"].items())
-    return (
-        f"{gpu}{results['device']}, {results['cores']} cores, {results['system']}; {packages}; "
-        f"{results['date']}; {results['command']}"
-    )
+    machine = f"{results['device']}, {results['cores']} cores, {results['system']}"
+    parts = [results["measured"].get("compiler"), gpu, machine, packages]
+    parts += [results["date"], results["command"]]
+    if skipped := results["measured"].get("skipped"):
+        parts.append(f"not measured for want of time: {', '.join(skipped)}")
+    return "; ".join(filter(None, parts))
 
 
-def describe_missing(chapter: int) -> SourcedTable:
-    """The sentence that nothing was measured yet, and which command does it."""
-    sentence = f"Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
-    return SourcedTable(None, sentence)
+def show_results(make: Callable, *names: str, command: str = "") -> Parts:
+    """What `make` makes of the results files `names`, and the lines that say how they were measured.
+
+    make: from what was measured, of those files that are there, to a table, bars, or a list of tables; tables without
+    rows are left out. command: what measures it, for the sentence if there is no file; by default the chapter's bench.
+    """
+    found = [results for results in map(load, names) if results is not None]
+    if not found:
+        command = command or f"python -m chapters bench {int(names[0][2:4])}"
+        return Parts([Note(f"Not yet measured: `{command}` does it on your machine.")])
+    made = list_parts(make(*(results["measured"] for results in found)))
+    return Parts([*made, *(Note(describe_origin(results)) for results in found)])
 
 
-def sourced_table(
-    results: dict | None, chapter: int, table: Callable[[dict], Table | Bars]
-) -> SourcedTable:
-    """`table`, or bars, of what was measured, with the line that says how; `describe_missing` if `results` is None."""
-    if results is None:
-        return describe_missing(chapter)
-    return SourcedTable(table(results["measured"]), describe_origin(results))
+def list_tables(
+    tables: Mapping[str, Callable | tuple],
+) -> dict[str, tuple[Callable, tuple[str, ...]]]:
+    """{name: (make, its results files)} of a bench's TABLES, which has `make` alone where the file has that name."""
+    return {n: (t[0], t[1:]) if isinstance(t, tuple) else (t, (n,)) for n, t in tables.items()}
 
 
-class SourcedTable:
-    """A table, or bars, and the line that says where it comes from; without a table, only a sentence."""
+def show_one(tables: Mapping[str, Callable | tuple], name: str = "") -> Parts:
+    """`show_results` of one of a bench's TABLES; without a name, of the first."""
+    make, names = list_tables(tables)[name or next(iter(tables))]
+    return show_results(make, *names)
 
-    def __init__(self, table: Table | Bars | None, source: str):
-        self.table, self.source = table, source
 
-    def __str__(self) -> str:
-        return self.source if self.table is None else f"{self.table}\n\n{self.source}"
+def list_parts(made: object) -> list:
+    """The parts of what was made, without tables that have no rows."""
+    parts = made if isinstance(made, list) else [made]
+    return [part for part in parts if not isinstance(part, Table) or part.rows]
 
-    __repr__ = __str__
+
+class Note(str):
+    """A small line, such as where a table's numbers come from; on a page, what is between backticks is code."""
+
+    __repr__ = str.__str__
 
     def _repr_html_(self) -> str:
-        table = "" if self.table is None else self.table._repr_html_()
-        source = re.sub(r"`(.*?)`", r"<code>\1</code>", html.escape(self.source, quote=False))
-        return f"{table}<p><small>{source}</small></p>"
+        text = re.sub(r"`(.*?)`", r"<code>\1</code>", html.escape(self, quote=False))
+        return f"<p><small>{text}</small></p>"
 
 
 class Parts:
-    """Several figures, tables or `SourcedTable` objects, shown one below the other."""
+    """Several figures, tables or notes, shown one below the other."""
 
     def __init__(self, parts: Iterable[object]):
         self.parts = list(parts)
@@ -118,7 +150,8 @@ class Parts:
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.parts))
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         return "".join(part._repr_html_() for part in self.parts)

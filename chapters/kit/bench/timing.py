@@ -18,17 +18,17 @@ import importlib.util
 import json
 import os
 import random
-import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from chapters.child import Child, Lost
 from chapters.kit.machine import baseline_python
-from chapters.kit.measure.quantiles import time_repeated
+from chapters.kit.measure.quantiles import measure_in_turns, time_repeated
 
 THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 THREAD_VARIABLES += ("MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -55,9 +55,9 @@ LIBRARIES |= {"torchao": "torchao"}
 class Candidate:
     """Something to measure: `function(**arguments)` of `module`, called in its own process.
 
-    It returns {variant: (call, error)}: a function without arguments to time, and its largest error against the
-    reference, or None if there are no numbers to check. It raises Unavailable if something it needs is not installed.
-    `arguments` go to the process as JSON, so a tuple arrives as a list.
+    For `compare` it returns {variant: (call, error)}: a function without arguments to time, and its largest error
+    against the reference, or None if there are no numbers to check. It raises Unavailable if something
+    it needs is not installed. `arguments` go to the process as JSON, so a tuple arrives as a list.
 
     needs: the modules of other libraries that it imports, keys of LIBRARIES. If there are any, its process is the
     interpreter that the environment variable FUSION_PEER_PYTHON names, if it is set. That interpreter needs only these
@@ -72,10 +72,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: the median over the rounds, and each round's. error: the largest against the reference."""
+    """Seconds per call, the median over the rounds. error: the largest against the reference."""
 
     seconds: float
-    rounds: tuple[float, ...]
     error: float | None
 
 
@@ -104,6 +103,23 @@ def call_compiled(call: Callable[[], object]) -> object:
         raise Unavailable(f"torch.compile does not work here: {reason}") from error
 
 
+def bind_torch(
+    function: Callable, *operands, threads: int | None = None, compiled: bool = False, **options
+) -> tuple[Callable[[], Any], Any]:
+    """(call, its first result) of a function of PyTorch, on these operands, through torch.compile if `compiled`."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    run = torch.compile(function, dynamic=False) if compiled else function
+
+    @torch.inference_mode()
+    def call() -> Any:
+        return run(*operands, **options)
+
+    return call, call_compiled(call) if compiled else call()
+
+
 def compare(
     candidates: Sequence[Candidate], *, threads: int, rounds: int
 ) -> tuple[dict[str, Timing], list[str]]:
@@ -121,40 +137,52 @@ def compare(
                 running |= {name: (process, error) for name, error in process.build().items()}
             except Unavailable as reason:
                 missing.append(str(reason))
-        missing = list(dict.fromkeys(missing))  # two candidates may need the same package
-        taken: dict[str, list[float]] = {name: [] for name in running}
-        for _ in range(rounds):
-            for name in random.sample(list(running), len(running)):
-                taken[name].append(running[name][0].measure(name))
-    return {
-        name: Timing(statistics.median(times), tuple(times), running[name][1])
-        for name, times in taken.items()
-    }, missing
+        clocks = {
+            name: lambda name=name, process=process: [process.measure(name)]
+            for name, (process, _) in running.items()
+        }
+        taken = measure_in_turns(clocks, rounds)
+    timings = {name: Timing(taken[name].median, error) for name, (_, error) in running.items()}
+    return timings, list(dict.fromkeys(missing))  # two candidates may need the same package
 
 
-def measure(
+def call_apart(candidate: Candidate, threads: int) -> Any:
+    """What the candidate's function returns, which JSON can hold, from a process of its own with so many threads.
+
+    Raises Unavailable, or CandidateFailed if it raised another exception, died or took too long.
+    """
+    process = _Process(candidate, threads)
+    with process.child:
+        return process.call()
+
+
+def measure_cases(
     module: str,
     functions: Sequence[str],
-    arguments: dict,
+    cases: Sequence[dict],
     *,
     rounds: int,
     say: Callable[[str], None],
-) -> dict[str, float]:
-    """Seconds per call of each variant of the candidates `functions` of `module`; `say` gets them as text.
+) -> dict[str, list[dict]]:
+    """What a results file holds: {"cases": each of `cases` with the "seconds" per call of each variant}.
 
-    The candidates are called with `arguments` and a `seed`, so that all draw the same fresh numbers. They use
-    `arguments["threads"]` threads, by default one. A function whose name begins with "torch" needs PyTorch.
+    The candidates `functions` of `module` are called with a case as arguments and a `seed`, so that all draw the same
+    fresh numbers. They use `case["threads"]` threads, by default one. A function whose name begins with "torch" needs
+    PyTorch. `say` gets each case as text.
     """
-    seeded = {**arguments, "seed": random.getrandbits(32)}
-    candidates = [
-        Candidate(module, name, seeded, needs=("torch",) if name.startswith("torch") else ())
-        for name in functions
-    ]
-    timings, missing = compare(candidates, threads=arguments.get("threads", 1), rounds=rounds)
-    about = ", ".join(f"{name} {value}" for name, value in arguments.items())
-    told = ", ".join(f"{name} {1e3 * t.seconds:.4g} ms" for name, t in timings.items())
-    say("; ".join([f"{about}: {told}", *missing]))
-    return {name: timing.seconds for name, timing in timings.items()}
+    measured = []
+    for case in cases:
+        seeded = {**case, "seed": random.getrandbits(32)}
+        candidates = [
+            Candidate(module, name, seeded, needs=("torch",) if name.startswith("torch") else ())
+            for name in functions
+        ]
+        timings, missing = compare(candidates, threads=case.get("threads", 1), rounds=rounds)
+        about = ", ".join(f"{name} {value}" for name, value in case.items())
+        told = ", ".join(f"{name} {1e3 * t.seconds:.4g} ms" for name, t in timings.items())
+        say("; ".join([f"{about}: {told}", *missing]))
+        measured.append({**case, "seconds": {name: t.seconds for name, t in timings.items()}})
+    return {"cases": measured}
 
 
 class _Process:
@@ -178,10 +206,14 @@ class _Process:
 
     def build(self) -> dict[str, float | None]:
         """The error of each variant. Raises Unavailable or CandidateFailed."""
-        built = self._ask({"ask": "build"}, BUILD_SECONDS)
-        if "missing" in built:
-            raise Unavailable(built["missing"])
-        return built["errors"]
+        return self.call("build")
+
+    def call(self, ask: str = "call") -> Any:
+        """What the function returns. Raises Unavailable or CandidateFailed."""
+        answer = self._ask({"ask": ask}, BUILD_SECONDS)
+        if "missing" in answer:
+            raise Unavailable(answer["missing"])
+        return answer["returned"]
 
     def measure(self, variant: str) -> float:
         """Seconds per call of `variant`."""
@@ -201,7 +233,8 @@ class _Process:
 def make_answerer(candidate: str, threads: str) -> Callable[[dict], object]:
     """The function that answers questions in a candidate's process.
 
-    To "build" it answers with the error of each variant, or with what is missing; to "measure", with seconds.
+    To "call" it answers with what the function returns, or with what is missing; to "build", with the error of each
+    variant that it returns; to "measure", with seconds.
     candidate: a Candidate as JSON. An exception ends the process; the parent then reports it with its traceback.
     """
     if threads == "1" and hasattr(os, "sched_setaffinity"):
@@ -212,18 +245,20 @@ def make_answerer(candidate: str, threads: str) -> Callable[[dict], object]:
         if question["ask"] == "measure":
             return time_call(calls[question["variant"]], int(threads))
         try:
-            variants = _build(Candidate(**json.loads(candidate)))
+            variants = _call(Candidate(**json.loads(candidate)))
         except Unavailable as reason:
             return {"missing": str(reason)}
+        if question["ask"] == "call":
+            return {"returned": variants}
         _stay_apart()
         calls.update({name: call for name, (call, _) in variants.items()})
         errors = {name: error for name, (_, error) in variants.items()}
-        return {"errors": {n: None if e is None else float(e) for n, e in errors.items()}}
+        return {"returned": {n: None if e is None else float(e) for n, e in errors.items()}}
 
     return answer
 
 
-def _build(candidate: Candidate) -> dict[str, tuple[Callable[[], object], float | None]]:
+def _call(candidate: Candidate) -> Any:
     for module in candidate.needs:
         if not importlib.util.find_spec(module):
             raise Unavailable(not_installed(module))

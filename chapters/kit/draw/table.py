@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
@@ -76,6 +76,20 @@ class Table:
         """For each column whether all its cells are integers."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
         return [bool(cells) and all(isinstance(cell, int) for cell in cells) for cells in columns]
+
+
+def tabulate(items: Iterable, columns: Mapping[str, str | Callable], note: str = "") -> Table:
+    """A table with one row per item. columns: heading -> what `fill_cell` makes the cell of."""
+    rows = [tuple(fill_cell(item, cell) for cell in columns.values()) for item in items]
+    return Table(tuple(columns), rows, note)
+
+
+def fill_cell(item, cell: str | Callable) -> object:
+    """`cell` of the item, a function of it or one of its keys; a dash if that raises KeyError."""
+    try:
+        return cell(item) if callable(cell) else item[cell]
+    except KeyError:
+        return "–"
 
 
 def as_text(cell: object) -> str:
