@@ -26,8 +26,14 @@ from chapters.kit.gpu.wgmma_tile import WgmmaTile
 from chapters.kit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import row_kernel
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
-from tests.support.injected_faults import at_match, both_orders, run_changed, run_text, runs_here
-from tests.support.orders import every_order
+from tests.support.injected_faults import (
+    at_match,
+    both_orders,
+    every_order,
+    run_changed,
+    run_text,
+    runs_here,
+)
 
 needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
 
