@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
+from chapters.kit.cases.guard_zones import GuardedArray
 from chapters.kit.chat import attention, attention_on_gpu
 from chapters.kit.chat.cache_layout import LANES, cache_shape, rope_table
 from chapters.kit.chat.chat_decoder import chat_decoder
@@ -29,7 +29,7 @@ from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.quantized.dot_products import lanes_of
 from tests.support.injected_faults import runs_here
 from tests.support.kernel_by_kernel import KernelByKernel
-from tests.support.kernels import run_passes
+from tests.support.kernels import compile_kernels, run_passes
 
 LAYERS, LAYER = 3, 1  # the conversation is held in the layer in the middle
 
@@ -131,8 +131,7 @@ class OnCPU:
             exp = tvm.ir.Op.get("tirx.exp")
             calls = [one for func in kernels.values() for one in nodes(func, tvm.ir.Call)]
             assert not any(one.op.same_as(exp) for one in calls)
-        mod = {name: func.with_attr("global_symbol", name) for name, func in kernels.items()}
-        self.compiled = tvm.compile(tvm.IRModule(mod), QUICK_HERE)
+        self.compiled = compile_kernels(kernels)
 
     def make_kernels(self, config: LlamaConfig, dtype: str) -> dict[str, tirx.PrimFunc]:
         self.config, self.dtype, self.rope = config, dtype, rope_table(config)

@@ -25,7 +25,6 @@ from chapters.kit.chat.compile_decoder import compile_decoder
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model_cache import MODEL
 from chapters.kit.chat.perplexity import READS, Reader
-from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.machine import llvm_host, processors
 from chapters.kit.quantized.dot_products import dot_products, lanes_of
@@ -351,12 +350,6 @@ def rounding(cache, file):
         return chat_model(file, read_config(file), False)[0]
 
 
-def one_by_one(model: ChatModel, ids: list[int]) -> np.ndarray:
-    """The logits after each of the tokens `ids`, a new conversation that is fed one token at a time."""
-    model.length = 0
-    return np.stack([model.feed([one]).copy() for one in ids])
-
-
 def test_logits_equal_numpy(file, rounding):
     """Without rounding within 1e-4 of the largest logit: float32 against float64 through 30 layers.
 
@@ -371,7 +364,9 @@ def test_logits_equal_numpy(file, rounding):
     exact = Reader(compile_decoder(weights, target, phases, True, READS), weights).all_logits(ids)
     assert np.abs(exact - expected).max() < 1e-4 * np.abs(expected).max()
     if dot_products(target):
-        error = np.abs(one_by_one(rounding, ids) - expected)
+        rounding.length = 0
+        found = np.stack([rounding.feed([one]).copy() for one in ids])
+        error = np.abs(found - expected)
         assert 0.01 < error.mean() < 0.05 * expected.std()
 
 

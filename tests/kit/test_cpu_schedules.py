@@ -255,15 +255,11 @@ def test_cpu_fallback_inlines_and_parallelizes():
     np.testing.assert_allclose(run_kernel(main, x, shape=x.shape), (x + 1) * 2, rtol=1e-6)
 
 
-def norm_kernel(rows: int | tirx.Var) -> tirx.PrimFunc:
-    """An RMSNorm of (1, rows, 24) as TVM lowers it."""
-    text = "def main(x: (1, rows, 24), w: (24,)):\n    out = R.nn.rms_norm(x, w, axes=[-1])"
-    return relax.transform.LegalizeOps()(relax_module(text, rows=rows))["rms_norm"]
-
-
 @pytest.mark.parametrize("rows", [1, 7, ROWS])
 def test_a_norm_is_computed_once(rows):
-    func = ReductionOnce().apply(norm_kernel(rows), QUICK, False).mod["main"]
+    text = "def main(x: (1, rows, 24), w: (24,)):\n    out = R.nn.rms_norm(x, w, axes=[-1])"
+    lowered = relax.transform.LegalizeOps()(relax_module(text, rows=rows))["rms_norm"]
+    func = ReductionOnce().apply(lowered, QUICK, False).mod["main"]
     assert not repeats_reduction(func)
     many = rows if isinstance(rows, int) else 3
     x, w = draw((1, many, 24), (24,))

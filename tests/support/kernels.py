@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tvm
@@ -79,6 +79,14 @@ def run_kernel(
     before = itertools.compress(arrays, shared)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
     return result
+
+
+def compile_kernels(kernels: Mapping[object, tirx.PrimFunc], target: Target = QUICK_HERE) -> dict:
+    """The functions of `kernels`, compiled together."""
+    names = {key: f"kernel{at}" for at, key in enumerate(kernels)}
+    mod = {names[key]: one.with_attr("global_symbol", names[key]) for key, one in kernels.items()}
+    built = tvm.compile(tvm.IRModule(mod), target)
+    return {key: built[name] for key, name in names.items()}
 
 
 def draw(*shapes: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> list[np.ndarray]:
