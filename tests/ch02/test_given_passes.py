@@ -1,4 +1,4 @@
-"""The passes that chapter 2 gives: which functions get which attribute, and what a reader makes of it."""
+"""The passes that chapter 2 gives, and its reference where it goes further than the checks ask."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import pytest
 import tvm
 from tvm import relax
 
-from chapters.ch02_attach_metadata.checks import Mixed
-from chapters.ch02_attach_metadata.given import ENTRY_POINTS, AttachSequenceLengthPaddingFactor
+from chapters.ch02_attach_metadata.checks import Mixed, find_variables
+from chapters.ch02_attach_metadata.given import (
+    ENTRY_POINTS,
+    AttachSequenceLengthPaddingFactor,
+    even_starts,
+)
 from chapters.checking.attributes import check_attaches
 from chapters.checking.expect import Section
 from chapters.kit.cases.relax_text import kernel, relax_module
@@ -21,6 +25,7 @@ from solutions.ch02_attach_metadata.attach_support_info import (
     AttachMemoryPlanAttr,
     AttachPipelineParallelStages,
     AttachVariableBounds,
+    crossing_tensors,
 )
 
 PLAN_OUTPUT = "relax.memory_plan_dynamic_func_output"
@@ -159,3 +164,45 @@ def test_the_runtime_is_told_what_to_pad(arch, kernel, how, before, after):
     result = AttachSequenceLengthPaddingFactor(target, metadata)(mod)
     assert metadata == after
     tvm.ir.assert_structural_equal(result, given)
+
+
+# --- tensors that cross a cut ------------------------------------------------------------------------
+
+
+def _crossing(func: relax.Function, start: str) -> list[tuple]:
+    found = crossing_tensors(func, find_variables(func, start))
+    return [(c.name, c.from_stage, c.to_stages) for c in found]
+
+
+# `inner` captures a, is defined before k is computed, and is called last.
+CLOSURE = relax_module("""
+@bare
+def main(x: (4,)):
+    a = R.exp(x)
+    @R.function
+    def inner(z: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        b = R.add(a, z)
+        return b
+    k = R.tanh(x)
+    r: R.Tensor((4,), "float32") = inner(k)
+    return r
+""")
+
+
+def test_a_closure_uses_what_it_captures_where_it_is_called():
+    func = CLOSURE["main"]
+    assert _crossing(func, "r") == [("a", 0, (1,)), ("k", 0, (1,))]
+    assert _crossing(func, "k") == [("a", 0, (1,))]
+
+
+def test_a_function_without_calls_is_not_cut():
+    only_names = relax_module("@bare\ndef main(x: (4,)):\n    y = x\n    return y")
+    func = only_names["main"].with_attr("pipeline_parallel_stages", 3)
+    assert even_starts(func) == []
+    assert _crossing(func, "y") == []
+
+
+def test_a_start_that_is_not_bound_is_refused():
+    stranger = relax.Var("stranger", relax.TensorType((4,), "float32"))
+    with pytest.raises(ValueError, match="No binding of the function binds stranger"):
+        crossing_tensors(CLOSURE["main"], [stranger])

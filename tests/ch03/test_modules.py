@@ -16,20 +16,17 @@ from chapters.checking.judge import judge_pass
 from chapters.kit.cases.relax_text import kernel, relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
 from tests.ch03.test_property import run
+from tests.support.kernels import draw
 
 DOUBLE = kernel("double(a)", (16, 8), "a[at] = a[at] + a[at]")
 COPY = kernel("copy(a, b)", (4, 16), "b[at] = a[at]").replace("def copy", "def NT_matmul")
-
-
-def _array(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype("float32")
 
 
 def _product(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return x.astype("float64") @ w.astype("float64").T
 
 
-X, W = _array(4, 8), _array(16, 8)
+X, W = draw((4, 8), (16, 8))
 XW = _product(X, W)
 # by situation: the arguments that main is called with and its result; some modules are not run
 RUNS = {
@@ -39,7 +36,7 @@ RUNS = {
     ],
     "local_function": [((X, W), XW)],
     "tuple": [((X, W), XW)],
-    "empty_sum": [((_array(4, 0), _array(16, 0)), np.zeros((4, 16)))],
+    "empty_sum": [(draw((4, 0), (16, 0)), np.zeros((4, 16)))],
     "equal_sizes": [((X, W), XW)],
     "unread_update": [((X, W), 2 * XW + _product(X, abs(W)))],
     **dict.fromkeys(("match_cast", "part_of_a_size", "closure"), ()),

@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, note, seed, settings
+from hypothesis import note
 from tvm import relax, tirx
 
 from chapters.ch03_transpose_matmul.checks import count_calls
 from chapters.ch04_add_rms_norm import check_cases as add_norm
-from chapters.checking.draws import CHOICES, SAME_EVERYWHERE
+from chapters.checking.draws import CHOICES
 from chapters.checking.judge import judge_pass
 from chapters.kit.cases.relax_text import kernel, relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
+from tests.support.kernels import try_draws
 
 PARTS = range(6)  # each with choices of its own, so that they can run side by side
 # one unit in the last place of the dtype the sum is kept in, times the length of the sum and its magnitude
@@ -233,7 +234,7 @@ def test_drawn_modules(part):
         draws.append(draw)
         check(draw)
 
-    seed(part)(settings(SAME_EVERYWHERE, max_examples=50)(given(CHOICES.map(Draw))(act)))()
+    try_draws(act, CHOICES.map(Draw), number=50, part=part)
     assert sum(d.runs for d in draws) > len(draws) / 2
     assert sum(d.fused > 0 for d in draws) > len(draws) / 2
     assert sum(d.left["matmul"] > 0 for d in draws) > len(draws) / 5

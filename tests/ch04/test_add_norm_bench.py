@@ -1,6 +1,9 @@
-"""What `bench 4` is made of: counted bytes, bounds that move what they claim, baselines that are checked, tables."""
+"""What `bench 4` is made of: counted bytes, bounds that move what they claim, checked baselines; plans of threads."""
 
 from __future__ import annotations
+
+import itertools
+import math
 
 import numpy as np
 import pytest
@@ -8,12 +11,13 @@ import tvm
 
 from chapters.ch04_add_rms_norm import bench, registers
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, draw_inputs, launch, reference
+from chapters.ch04_add_rms_norm.given import Plan, plan_threads
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
 from chapters.kit.bench.cpu_bounds import CHUNK, two_in_two_out
 from chapters.kit.bench.results import load
-from chapters.kit.emulator import cuda_on_cpu
+from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.gpu.targets import CUDA
-from tests.support.injected_faults import needs_compiler
+from tests.support.injected_faults import needs_compiler, runs_here
 
 
 def test_bytes_are_two_reads_two_writes_and_the_weight():
@@ -55,7 +59,7 @@ def test_numbers_are_rounded_alike_without_ml_dtypes(dtype):
     assert (bench.round_to(values, dtype) == values.astype(dtype).astype("float32")).all()
 
 
-@pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
+@runs_here
 def test_the_kernels_that_a_gpu_would_be_given_are_right():
     """Up to the launch, which here is executed without a GPU."""
     arrays = draw_inputs((3, 1, 512), "bfloat16")
@@ -80,3 +84,29 @@ def test_the_counts_in_the_file_are_what_its_compiler_gives():
     assert set(kept["kernels"]["sm_90a"]) == set(now["kernels"]["sm_90a"])
     if kept["compiler"] == now["compiler"]:  # another release may count otherwise
         assert kept["kernels"]["sm_90a"] == now["kernels"]["sm_90a"]
+
+
+# --- threads -----------------------------------------------------------------------------------------
+
+ROWS = (4096, 8192, 1000, 5120, 768, 100, 33, 8)
+PLANS = [*itertools.product(ROWS, ("bfloat16", "float32"), (1024, 256))]
+SMALL_BLOCKS = [(64, "bfloat16", 64), (4096, "float32", 64), (33, "float32", 32)]
+
+
+@pytest.mark.parametrize(("hidden", "dtype", "limit"), [*PLANS, *SMALL_BLOCKS])
+def test_a_plan_fills_vectors_warps_and_blocks(hidden, dtype, limit):
+    plan = plan_threads(hidden, dtype, limit)
+    whole = 16 // ITEM_BYTES[dtype]
+    assert plan.vector == (whole if hidden % whole == 0 else 1)
+    vectors = hidden // plan.vector
+    each = math.ceil(vectors / plan.threads)
+    assert plan.threads % 32 == 0 and plan.threads < vectors + 32
+    assert each == 1 or (plan.threads > limit // 2 and vectors > limit)
+    assert plan.rows == max(1, min(limit, 128) // plan.threads)
+    assert plan.rows * plan.threads <= limit
+
+
+def test_the_pages_examples():
+    assert plan_threads(4096, "float16", 1024) == Plan(threads=512, vector=8, rows=1)
+    assert plan_threads(12288, "float16", 1024) == Plan(threads=768, vector=8, rows=1)
+    assert plan_threads(96, "float16", 1024) == Plan(threads=32, vector=8, rows=4)

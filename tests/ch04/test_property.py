@@ -7,13 +7,12 @@ their norms, blocks and functions; `chapters/checking/relax_modules.py` computes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from random import Random
 
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, note, seed, settings
+from hypothesis import note
 from hypothesis import strategies as st
 from tvm import relax
 from tvm.script import tirx as T
@@ -21,18 +20,20 @@ from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, draw_inputs, launch, reference
 from chapters.checking import expect
-from chapters.checking.draws import CHOICES, SAME_EVERYWHERE
+from chapters.checking.draws import CHOICES
 from chapters.checking.programs import kernels
 from chapters.checking.relax_modules import EPSILONS, Module, Value, Writer, write_module
 from chapters.kit.cases.example_programs import unfused_add_norm
 from chapters.kit.cpu import add_norm_on_cpu
-from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA
 from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, kernel_key
 from tests.ch04.test_modules import settle
+from tests.support.injected_faults import runs_here
+from tests.support.kernels import try_draws
 
 PARTS = range(5)  # each with choices of its own, so that they can run side by side
+NUMBER = 5  # of draws in a part
 
 
 class Pairs(Writer):
@@ -69,11 +70,6 @@ def draw_functions(choices: Random) -> tuple[tvm.IRModule, dict[str, Module]]:
     return tvm.IRModule(functions), parts
 
 
-def for_each(part: int, check: Callable, *strategies) -> None:
-    """Run `check` on the values that `strategies` give with the choices of `part`."""
-    seed(part)(settings(SAME_EVERYWHERE, max_examples=5)(given(*strategies)(check)))()
-
-
 @pytest.fixture(autouse=True)
 def _streams_early(monkeypatch):
     """Let a kernel on the CPU take its three ways at sizes a test can afford."""
@@ -101,7 +97,7 @@ def test_a_random_module_keeps_its_numbers(part):
             for number, (yours, exact) in enumerate(zip(results, made.results, strict=True)):
                 assert_close(yours, exact, str(exact.dtype), f"result {number} of {name}")
 
-    for_each(part, check, CHOICES)
+    try_draws(check, CHOICES, number=NUMBER, part=part)
 
 
 @T.prim_func(private=True)
@@ -121,7 +117,8 @@ def test_the_draw_covers_what_it_is_for(monkeypatch):
     monkeypatch.setattr(fuse_add_norm, "build_kernel", build)
     mods: list[tvm.IRModule] = []
     for part in PARTS:
-        for_each(part, lambda choices: mods.append(draw_functions(choices)[0]), CHOICES)
+        note_module = lambda choices: mods.append(draw_functions(choices)[0])  # noqa: E731
+        try_draws(note_module, CHOICES, number=NUMBER, part=part)
     fused = [FuseAddRMSNorm(CUDA)(mod) for mod in mods]
     counts = [len(kernels(mod)) for mod in fused]
     assert counts.count(0) < len(mods) / 3 and sum(count > 1 for count in counts) > 5
@@ -136,7 +133,7 @@ CASES = (
 )
 
 
-@pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
+@runs_here
 @pytest.mark.parametrize("part", PARTS[:3])
 def test_a_random_kernel_gives_the_right_numbers_on_cuda(part):
     def check(leading: list[int], hidden: int, dtype: str, epsilon: float) -> None:
@@ -151,4 +148,4 @@ def test_a_random_kernel_gives_the_right_numbers_on_cuda(part):
             assert (got == total).all() and len(launches) == 1
             assert launches[0].grid[0] * launches[0].block[1] >= math.prod(leading)
 
-    for_each(part, check, *CASES)
+    try_draws(check, *CASES, number=NUMBER, part=part)

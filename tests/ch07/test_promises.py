@@ -7,6 +7,7 @@ before the program runs.
 from __future__ import annotations
 
 import platform
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -89,15 +90,8 @@ def test_a_block_may_be_called_anything():
     text = Case("names", "names", value=RELU, after="F[oi, oj] = D[oi, oj]").text
     sch = edit_schedule(text, '"after"', '"nobody_reads_this"')
     assert fuse_and_compare(sch).how == "last step"
-    assert {block.name_hint for block in blocks_of_root(sch)} >= {
-        "matmul",
-        "bias",
-        "nobody_reads_this",
-    }
-
-
-def blocks_of_root(sch: s_tir.Schedule) -> list[s_tir.SBlock]:
-    return [sch.get(rv) for rv in sch.get_child_blocks(sch.get_sblock("root"))]
+    found = {sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))}
+    assert found >= {"matmul", "bias", "nobody_reads_this"}
 
 
 def test_a_failure_on_the_way_rolls_back():
@@ -113,39 +107,6 @@ def test_a_failure_on_the_way_rolls_back():
     assert all(sch.get(rv).same_as(block) for rv, block in zip(handles, held, strict=True))
     assert len(sch.trace.insts) == recorded
     assert fuse_and_compare(sch, names=handles).how == "last step"
-
-
-# --- loops around both ----------------------------------------------------------------------------
-
-
-AHEAD = "a", "b * 2 + a"  # bias reads the sums of another iteration of the loop over a
-READS_NO_SUM = "T.reads(temp[wi % 2 * 2 : wi % 2 * 2], C[wi]); T.writes(D[wi])"
-CLAIMS = {  # what a block declares
-    "matmul writes all sums": lambda: edit_schedule(
-        share_loops(*AHEAD).script(), "T.writes(temp[vi])", "T.writes(temp[0:4])"
-    ),
-    "bias reads no sum": lambda: s_tir.Schedule(share_loops(*AHEAD, declared=READS_NO_SUM)),
-}
-
-
-@pytest.mark.parametrize("fuse", BOTH)
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_declarations_are_not_believed_in_shared_loops(fuse, claim):
-    assert_refused(CLAIMS[claim](), fuse, "a later iteration of the shared loops")
-
-
-@pytest.mark.parametrize("fuse", BOTH)
-def test_an_epilogue_between_the_steps_of_its_sum(fuse):
-    between = share_loops("k", "k * 2 + b")
-    assert_refused(s_tir.Schedule(between), fuse, "between steps of the sums")
-
-
-@pytest.mark.parametrize("fuse", BOTH)
-def test_shared_loops_that_finish_their_sums(fuse):
-    for at in (0, 1):
-        sch = schedule_case()
-        sch.reverse_compute_at("bias", sch.get_loops("matmul")[at])
-        fuse_and_compare(sch, fuse)
 
 
 # --- one bit --------------------------------------------------------------------------------------
@@ -220,11 +181,6 @@ def main(
 """
 
 
-@pytest.mark.parametrize("fuse", BOTH)
-def test_a_chain_in_one_nest(fuse):
-    fuse_and_compare(edit_schedule(CHAIN), fuse)
-
-
 def test_a_chain_of_which_both_are_fused():
     sch = edit_schedule(CHAIN)
     func = sch.mod["main"]
@@ -233,39 +189,12 @@ def test_a_chain_of_which_both_are_fused():
     assert way.how == "last step"
 
 
-@pytest.mark.parametrize("fuse", BOTH)
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("T.max(E[wi], 0)", "T.max(E[3 - wi], 0)"),  # not there yet, in the program as it was
-        ("D[wi] = T.max(E[wi], 0)", "C[3 - wi] = T.max(E[wi], 0)"),  # the bias of a later element
-        ("D[wi] = T.max(E[wi], 0)", "E[wi] = T.max(E[wi], 0)"),
-    ],
-)
-def test_a_chain_that_looks_back_or_ahead(fuse, old, new):
-    assert_refused(edit_schedule(CHAIN, old, new), fuse, "`[CE]`")
-
-
 @pytest.mark.parametrize("value", [BIAS, RELU])
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_after_decompose_reduction(value, at):
     sch = schedule_case(value=value)
     sch.decompose_reduction("matmul", sch.get_loops("matmul")[at])
     assert fuse_and_compare(sch, names=("matmul_update", "bias")).how == "last step"
-
-
-def test_a_follower_whose_init_writes_the_bias():
-    """Its step stores to D, its init to an element of C that the epilogue reads later."""
-    relu = CHAIN[CHAIN.index('        with T.sblock("relu")') :]
-    follower = """        for k in range(2):
-            with T.sblock("other"):
-                oi, ok = T.axis.remap("SR", [i, k])
-                with T.init():
-                    C[3 - oi] = 9
-                D[oi] = E[oi] + ok
-"""
-    for fuse in BOTH:
-        assert_refused(edit_schedule(CHAIN, relu, follower), fuse, "cannot be fused")
 
 
 def test_an_init_that_sets_sums_of_another_iteration():
@@ -292,11 +221,9 @@ def test_an_init_that_sets_sums_of_another_iteration():
     assert_refused(s_tir.Schedule(main), fuse_epilogue, "may write `temp`")
 
 
-@pytest.mark.parametrize("fuse", BOTH)
-@pytest.mark.parametrize("written", [True, False])
-def test_an_axis_of_one_value_may_be_a_number(fuse, written):
+def schedule_with_number(first: str, second: str) -> s_tir.Schedule:
+    """A program with an axis of one value, as which the sum is written at `first` and read at `second`."""
     axis = "T.axis.spatial(1, j)"
-    first, second = ("vj", "0") if written else ("0", "wj")
     text = f"""
 @T.prim_func(s_tir=True)
 def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4, 1), "int32")):
@@ -312,8 +239,7 @@ def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((
             wi, wj = T.axis.spatial(4, i), {axis}
             D[wi, wj] = temp[wi, {second}] + C[wi]
 """
-    way = fuse_and_compare(s_tir.Schedule(from_source(text)), fuse)
-    assert way is None or way.how == "init"
+    return s_tir.Schedule(from_source(text))
 
 
 LAYOUTS = {
@@ -364,33 +290,6 @@ def main(A: T.Buffer((6, 3), "int32"), C: T.Buffer((12, 4), "int32"), D: T.Buffe
     return s_tir.Schedule(from_source(text))
 
 
-@pytest.mark.parametrize("fuse", BOTH)
-@pytest.mark.parametrize(
-    "rows",
-    [
-        (1, 7, "vi", "wi - 1", "wi"),
-        (3, 9, "vi + 2", "wi - 1", "wi"),
-        (2, 8, "5 - vi", "7 - wi", "wi"),
-    ],
-)
-def test_rows_that_begin_at_another_place_are_matched(fuse, rows):
-    fuse_and_compare(schedule_of_rows(*rows), fuse)
-
-
-@pytest.mark.parametrize("fuse", BOTH)
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ((1, 5, "vi", "wi", "wi"), "another range"),  # four of the six rows
-        ((0, 6, "vi", "wi * 2", "wi"), "other indices"),
-        ((1, 7, "vi", "wi * 2 - 2", "wi"), "other indices"),
-        ((0, 6, "vi * 2", "wi", "wi"), "other indices"),
-    ],
-)
-def test_rows_that_are_other_rows_are_refused(fuse, rows, words):
-    assert_refused(schedule_of_rows(*rows), fuse, words)
-
-
 def schedule_with_strides(strides: str) -> s_tir.Schedule:
     buffer = 'D: T.Buffer((6, 6), "int32"'
     return edit_schedule(Case("strides", "strides").text, buffer, f"{buffer}, strides={strides}")
@@ -414,12 +313,6 @@ def test_strides_that_keep_elements_apart(fuse, strides):
     np.testing.assert_array_equal(view, expected)
     np.lib.stride_tricks.as_strided(kept, (6, 6), steps)[...] = expected
     np.testing.assert_array_equal(memory, kept)
-
-
-@pytest.mark.parametrize("fuse", BOTH)
-@pytest.mark.parametrize("strides", ["(5, 1)", "(0, 1)", "(1, 1)"])
-def test_strides_with_which_elements_overlap(fuse, strides):
-    assert_refused(schedule_with_strides(strides), fuse, "strides with which elements may overlap")
 
 
 RENAMED = """
@@ -449,14 +342,84 @@ STEP = "temp[vi] + A[vi, vk]"
 OTHER_NAME_READ = RENAMED, f"{STEP}\n", f"{STEP} * D[3 - vi]\n"
 
 
-@pytest.mark.parametrize("fuse", BOTH)
-def test_a_matched_buffer_under_its_only_name(fuse):
-    fuse_and_compare(edit_schedule(RENAMED), fuse)
+# --- programs that both primitives fuse, and programs that both refuse ------------------------------
+
+
+def schedule_of_shared_loops(depth: int) -> s_tir.Schedule:
+    sch = schedule_case()
+    sch.reverse_compute_at("bias", sch.get_loops("matmul")[depth])
+    return sch
+
+
+FUSED = {
+    "shared loops that finish their sums": partial(schedule_of_shared_loops, 0),
+    "two of them": partial(schedule_of_shared_loops, 1),
+    "a chain in one nest": partial(edit_schedule, CHAIN),
+    "an axis of one value is written as a number": partial(schedule_with_number, "0", "wj"),
+    "an axis of one value is read as a number": partial(schedule_with_number, "vj", "0"),
+    "rows from 1": partial(schedule_of_rows, 1, 7, "vi", "wi - 1", "wi"),
+    "rows from 3, and sums from 2": partial(schedule_of_rows, 3, 9, "vi + 2", "wi - 1", "wi"),
+    "rows and sums backwards": partial(schedule_of_rows, 2, 8, "5 - vi", "7 - wi", "wi"),
+    "a matched buffer under its only name": partial(edit_schedule, RENAMED),
+}
+AHEAD = "a", "b * 2 + a"  # bias reads the sums of another iteration of the loop over a
+READS_NO_SUM = "T.reads(temp[wi % 2 * 2 : wi % 2 * 2], C[wi]); T.writes(D[wi])"
+LATER = "a later iteration of the shared loops"
+OVERLAP = "strides with which elements may overlap"
+RELU_OF_CHAIN = "D[wi] = T.max(E[wi], 0)"
+# its step stores to D, its init to an element of C that the epilogue reads later
+FOLLOWER = """        for k in range(2):
+            with T.sblock("other"):
+                oi, ok = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[3 - oi] = 9
+                D[oi] = E[oi] + ok
+"""
+REFUSED = {  # and words of the refusal
+    "a block claims to write all sums": (
+        lambda: edit_schedule(share_loops(*AHEAD).script(), "T.writes(temp[vi])", "T.writes(temp[0:4])"),
+        LATER,
+    ),
+    "a block claims to read no sum": (
+        lambda: s_tir.Schedule(share_loops(*AHEAD, declared=READS_NO_SUM)), LATER,
+    ),
+    "an epilogue between the steps of its sum": (
+        lambda: s_tir.Schedule(share_loops("k", "k * 2 + b")), "between steps of the sums",
+    ),
+    # not there yet, in the program as it was
+    "a chain looks ahead": (partial(edit_schedule, CHAIN, "T.max(E[wi], 0)", "T.max(E[3 - wi], 0)"), "`[CE]`"),
+    "a chain writes the bias of a later element": (
+        partial(edit_schedule, CHAIN, RELU_OF_CHAIN, "C[3 - wi] = T.max(E[wi], 0)"), "`[CE]`",
+    ),
+    "a chain overwrites what it reads": (
+        partial(edit_schedule, CHAIN, RELU_OF_CHAIN, "E[wi] = T.max(E[wi], 0)"), "`[CE]`",
+    ),
+    "a follower whose init writes the bias": (
+        partial(edit_schedule, CHAIN, CHAIN[CHAIN.index('        with T.sblock("relu")') :], FOLLOWER),
+        "cannot be fused",
+    ),
+    "four of the six rows": (partial(schedule_of_rows, 1, 5, "vi", "wi", "wi"), "another range"),
+    "every other row": (partial(schedule_of_rows, 0, 6, "vi", "wi * 2", "wi"), "other indices"),
+    "every other row, from 1": (partial(schedule_of_rows, 1, 7, "vi", "wi * 2 - 2", "wi"), "other indices"),
+    "sums in every other row": (partial(schedule_of_rows, 0, 6, "vi * 2", "wi", "wi"), "other indices"),
+    **{f"strides {s}": (partial(schedule_with_strides, s), OVERLAP) for s in ("(5, 1)", "(0, 1)", "(1, 1)")},
+    "a matched buffer whose other name is used": (partial(edit_schedule, *OTHER_NAME_READ), "second name"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fuse", BOTH)
-def test_a_matched_buffer_whose_other_name_is_used(fuse):
-    assert_refused(edit_schedule(*OTHER_NAME_READ), fuse, "second name")
+@pytest.mark.parametrize("name", FUSED)
+def test_both_fuse(name, fuse):
+    way = fuse_and_compare(FUSED[name](), fuse)
+    if "of one value" in name:
+        assert way is None or way.how == "init"
+
+
+@pytest.mark.parametrize("fuse", BOTH)
+@pytest.mark.parametrize("name", REFUSED)
+def test_both_refuse(name, fuse):
+    make, words = REFUSED[name]
+    assert_refused(make(), fuse, words)
 
 
 def test_threads_that_share_a_sum_cannot_start_from_a_bias():

@@ -27,6 +27,7 @@ from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import mentions
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from tests.support import random_reductions
+from tests.support.kernels import try_draws
 from tests.support.random_reductions import Draw, equal
 
 _REALIZE = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
@@ -141,7 +142,7 @@ def test_never_wrong(part):
     def check(draw: Draw) -> None:
         ways[way_taken(draw)] += 1
 
-    random_reductions.try_draws(draws(), check, part)
+    try_draws(check, draws(), number=random_reductions.PER_TEST, part=part)
     assert sum(ways.values()) - ways[""] >= random_reductions.PER_TEST // 4, (
         f"too few draws fuse: {ways}"
     )

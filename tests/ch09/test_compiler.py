@@ -1,4 +1,7 @@
-"""The compiled decoder as a whole: its tokens, its kernels for two targets, and its GPU code executed without a GPU."""
+"""The compiled decoder as a whole: its kernels for two targets, and its GPU code executed without a GPU.
+
+tests/kit/test_llama.py compares its tokens on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,24 @@ import os
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, te, tirx
+from tvm import te, tirx
 from tvm.s_tir import dlight as dl
-from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.ch09_the_compiler.check_queries import has_loop, uses_tensor_cores
-from chapters.kit.cases.guard_zones import QUICK, QUICK_HERE, run_compiled
-from chapters.kit.cases.relax_text import relax_module
+from chapters.ch09_the_compiler.check_queries import uses_tensor_cores
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import CONFIGS, LlamaConfig
 from chapters.kit.decoder.llama_generator import Generator, random_weights
-from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu, missing
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
-from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.schedules.apply_cpu_fallback import ApplyCPUFallback, schedule_any
 from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
-from chapters.kit.schedules.reduction_once import ReductionOnce, repeats_reduction
-from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSerially
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
-from tests.support.compile_and_run import after_phases, draw, run_main
+from tests.support.injected_faults import every_order, runs_here
 from tests.support.kernel_by_kernel import KernelByKernel
-from tests.support.orders import every_order
+from tests.support.kernels import after_phases, draw, relative_error
 
 PROMPT = [3, 1, 4, 1, 5]
 N = tirx.Var("n", "int64")
@@ -43,47 +40,6 @@ def facts_of(config: LlamaConfig, window: int) -> dict:
         "variable_bounds": {"seq_len": window, "context_window": window},
         "metadata": {"vocab_size": config.vocab_size},
     }
-
-
-def run_kernel(func: tirx.PrimFunc, *arrays: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """What `func`, compiled for llvm, makes of `arrays`: its last buffer, in float32, of `shape`."""
-    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    return run_compiled(mod, [*arrays, np.full(shape, np.nan, "float32")])[-1]
-
-
-def relative_error(logits: np.ndarray, exact: np.ndarray) -> float:
-    """The largest error, relative to the largest logit."""
-    return float(np.abs(logits - exact).max() / np.abs(exact).max())
-
-
-def test_sixty_four_tokens_are_those_of_float64():
-    """In float16; the check of exercise 9.5 asks it in float32."""
-    found, tokens, logits = sixty_four_tokens("float16", QUICK_HERE)
-    assert relative_error(found.logits, logits) < 5e-3
-    assert (found.tokens == tokens).all()
-
-
-def sixty_four_tokens(dtype: str, target: Target):
-    """What `tiny` generates on `target`, and the tokens and logits that NumPy computes in float64."""
-    config, weights = CONFIGS["tiny"], random_weights("tiny", dtype)
-    pipeline = fusion_pipeline(target, **facts_of(config, 80))
-    settings = {"target": target, "relax_pipeline": pipeline, "context_window": 80}
-    found = Generator(config, dtype, weights=weights, **settings).generate(PROMPT, 64)
-    return found, *llama_reference.generate(config, weights, PROMPT, 64)
-
-
-def test_batches_of_any_size():
-    config, weights = CONFIGS["tiny"], random_weights("tiny")
-    facts = facts_of(config, 32)
-    facts["variable_bounds"]["batch_size"] = 4
-    settings = {"relax_pipeline": fusion_pipeline(QUICK, **facts), "context_window": 32}
-    generator = Generator(config, target=QUICK, functions=Generator.BATCHED, **settings)
-    for prompts in ([PROMPT], [PROMPT, [2, 7], [1, 8, 2, 8]]):
-        found = generator.generate_batch(prompts, 6)
-        for row, prompt in enumerate(prompts):
-            tokens, logits = llama_reference.generate(config, weights, prompt, 6)
-            assert relative_error(found.logits[row], logits) < 1e-5
-            assert (found.tokens[row] == tokens).all()
 
 
 # with its true shapes; each further layer would only repeat the third
@@ -105,7 +61,7 @@ def test_llama3_compiles(target, dtype):
         assert "decode" in executable.as_text()
 
 
-@pytest.mark.skipif(bool(missing()), reason=missing())
+@runs_here
 def test_gpu_code_of_the_decoder_gives_the_tokens_of_float64():
     """A prefill and a decode step in float16: each kernel is the generated CUDA, run in many orders of its threads.
 
@@ -138,7 +94,12 @@ def test_gpu_code_of_the_decoder_gives_the_tokens_of_float64():
 
 @pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no CUDA device")
 def test_tokens_on_a_gpu_are_those_of_float64():
-    found, tokens, logits = sixty_four_tokens("float16", Target.from_device(tvm.cuda(0)))
+    target, config = Target.from_device(tvm.cuda(0)), CONFIGS["tiny"]
+    pipeline = fusion_pipeline(target, **facts_of(config, 80))
+    settings = {"target": target, "relax_pipeline": pipeline, "context_window": 80}
+    weights = random_weights("tiny", "float16")
+    found = Generator(config, "float16", weights=weights, **settings).generate(PROMPT, 64)
+    tokens, logits = llama_reference.generate(config, weights, PROMPT, 64)
     # later logits follow the tokens
     same = int(np.argmin(np.append(found.tokens == tokens, False)))
     assert same >= 8
@@ -153,7 +114,7 @@ def head_module(rows: int) -> tvm.IRModule:
     return tvm.IRModule({"main": te.create_prim_func([w, x, out])})
 
 
-@pytest.mark.skipif(bool(missing()), reason=missing())
+@runs_here
 @pytest.mark.parametrize("rows", [64, 72])
 def test_gemv_within_bounds_is_right(rows):
     with CUDA:
@@ -176,114 +137,3 @@ def test_kernel_by_kernel_wants_kernels():
     run = KernelByKernel(mod, CUDA, CudaOnCpu())
     with pytest.raises(ValueError, match="no call of a kernel"):
         run.run("embed", np.zeros(3, "int32"), tuple(weights[name] for name, _, _ in parameters))
-
-
-@T.prim_func
-def without_blocks(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "float32")):
-    for i in T.parallel(4):
-        y[i] = x[i]
-
-
-def elementwise_kernel(rows: int | tirx.Var) -> tirx.PrimFunc:
-    """Two elementwise blocks over (rows, 8)."""
-    x = te.placeholder((rows, 8), "float32", "x")
-    y = te.compute((rows, 8), lambda i, j: x[i, j] + 1.0, name="y")
-    return te.create_prim_func([x, te.compute((rows, 8), lambda i, j: y[i, j] * 2.0, name="z")])
-
-
-def test_cpu_fallback_inlines_and_parallelizes():
-    result = ApplyCPUFallback()(
-        tvm.IRModule({"main": elementwise_kernel(4), "other": without_blocks})
-    )
-    main = result["main"]
-    assert has_loop(main, tirx.ForKind.PARALLEL) and not main.body.block.alloc_buffers
-    assert "tirx.is_scheduled" in main.attrs
-    other = result["other"]
-    assert other.same_as(without_blocks) or "tirx.is_scheduled" not in other.attrs
-    (x,) = draw((4, 8))
-    np.testing.assert_allclose(run_kernel(main, x, shape=x.shape), (x + 1) * 2, rtol=1e-6)
-
-
-def norm_kernel(rows: int | tirx.Var) -> tirx.PrimFunc:
-    """An RMSNorm of (1, rows, 24) as TVM lowers it."""
-    text = "def main(x: (1, rows, 24), w: (24,)):\n    out = R.nn.rms_norm(x, w, axes=[-1])"
-    return relax.transform.LegalizeOps()(relax_module(text, rows=rows))["rms_norm"]
-
-
-@pytest.mark.parametrize("rows", [1, 7, N])
-def test_a_norm_is_computed_once(rows):
-    func = ReductionOnce().apply(norm_kernel(rows), Target("llvm"), False).mod["main"]
-    assert not repeats_reduction(func)
-    many = rows if isinstance(rows, int) else 3
-    x, w = draw((1, many, 24), (24,))
-    exact = x.astype("float64")
-    exact = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5) * w
-    np.testing.assert_allclose(run_kernel(func, x, w, shape=x.shape), exact, rtol=1e-5)
-
-
-def product_kernel(order: str, rows: int, n: int, k: int, dtype: str = "float32") -> tirx.PrimFunc:
-    """(x, w, out): products whose w is stored as `order` says, "kn" or "nk", or the largest of them, "max"."""
-    x = te.placeholder((rows, k), dtype, "x")
-    w = te.placeholder((n, k) if order == "nk" else (k, n), dtype, "w")
-    at = te.reduce_axis((0, k), "at")
-    how = te.max if order == "max" else te.sum
-
-    def element(i, j):
-        return how(x[i, at] * (w[j, at] if order == "nk" else w[at, j]), axis=at)
-
-    return te.create_prim_func([x, w, te.compute((rows, n), element, name="out")])
-
-
-@pytest.mark.parametrize("order", ["kn", "nk", "max"])
-@pytest.mark.parametrize(
-    ("rows", "n", "k"), [(1, 16, 5), (3, 48, 7), (2, 7, 9), (1, 1, 4), (5, 40, 1)]
-)
-def test_neighbours_are_added_up_side_by_side(order, rows, n, k):
-    func = schedule_any(product_kernel(order, rows, n, k))
-    assert has_loop(func, tirx.ForKind.VECTORIZED) is (order != "nk" and n > 1)
-    x, w = draw((rows, k), (n, k) if order == "nk" else (k, n), seed=n)
-    products = x.astype("float64")[:, :, None] * (w.T if order == "nk" else w)[None]
-    expected = products.max(1) if order == "max" else products.sum(1)
-    out = run_kernel(func, x, w, shape=(rows, n))
-    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_rows_are_not_found_again_by_dividing_by_a_symbolic_extent():
-    x = te.placeholder((6, N, 8), "float32", "x")
-    func = te.create_prim_func([x, te.compute((6, N, 8), lambda i, j, k: x[i, j, k] + 1.0, "y")])
-    loops = nodes(schedule_any(func).body, tirx.For)
-    parallel = [int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
-    assert parallel == [6]
-
-
-FEW = [(4, {}, False), (N, {"n": 64}, False)]
-MANY = [(1 << 20, {}, True), (N, {}, True), (N, {"n": 1 << 20}, True)]
-
-
-@pytest.mark.parametrize(("rows", "bounds", "threads"), FEW + MANY)
-def test_small_kernels_lose_their_threads(rows, bounds, threads):
-    mod = ApplyCPUFallback()(
-        tvm.IRModule({"main": elementwise_kernel(rows), "other": without_blocks})
-    )
-    result = RunSmallKernelsSerially(bounds)(mod)
-    assert has_loop(result["main"], tirx.ForKind.PARALLEL) is threads
-    decides = "a kernel without blocks decides for itself"
-    assert has_loop(result["other"], tirx.ForKind.PARALLEL), decides
-    assert has_loop(mod["main"], tirx.ForKind.PARALLEL), "the module given has changed"
-
-
-@pytest.mark.parametrize("bounds", [{}, {"n": 8}])
-def test_sorts_and_scans_compile(bounds):
-    """TVM makes them one block around code that no schedule can see into, and does not call it "root"."""
-    mod = relax_module("""
-@bare
-def main(x: ("n", 6)):
-    sums, ordered, places = R.cumsum(x, -1), R.sort(x, -1), R.argsort(x, -1)
-    return sums, ordered, places
-""")
-    pipeline = fusion_pipeline(QUICK, variable_bounds=bounds)
-    (given,) = draw((5, 6))
-    sums, ordered, places = run_main(mod, given, target=QUICK, pipeline=pipeline)
-    np.testing.assert_allclose(sums, np.cumsum(given, -1), rtol=1e-5)
-    assert (ordered == np.sort(given, -1)).all()
-    assert (places == np.argsort(given, -1)).all()

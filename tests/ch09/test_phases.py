@@ -30,7 +30,7 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.schedules.reduction_once import repeats_reduction
 from solutions.ch09_the_compiler import pipeline
-from tests.support.compile_and_run import after_phases
+from tests.support.kernels import LOWER, after_phases, run_passes
 
 SMALL = LlamaConfig(64, 96, 1, 4, 2, 16, 72, 80)
 BOUNDS = {"seq_len": 80, "context_window": 80}
@@ -82,18 +82,13 @@ def columns(
             y[vi] = total[vi] + b[vi]
 
 
-def run_passes(passes, mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    with target:
-        return tvm.transform.Sequential(list(passes))(mod.clone())
-
-
 @functools.cache
 def lower_decoder(target: Target) -> tvm.IRModule:
     """The decoder before the schedule phase; for a GPU in float16."""
     dtype = "float32" if target is QUICK else "float16"
     mod, _ = decoder(SMALL, dtype, ("prefill", "decode"))
     facts = {"variable_bounds": BOUNDS, "metadata": {"vocab_size": 72}}
-    return after_phases(mod, target, "attach", "graph and lower", **facts)
+    return after_phases(mod, target, *LOWER, **facts)
 
 
 @functools.cache
@@ -159,7 +154,7 @@ def test_products_of_activations_are_tiled_and_means_are_summed_in_vectors():
 def main(x: (2, 5, 8), y: (2, 8, 16), b: (16,), z: (2, 16, 32)):
     out = R.mean(R.matmul(R.add(R.matmul(x, y), b), z), axis=[-1])
 """)
-    mod = after_phases(mod, QUICK, "attach", "graph and lower")
+    mod = after_phases(mod, QUICK, *LOWER)
     done = kernels(run_passes(pipeline.schedule_phase(QUICK, {}), mod, QUICK))
     first = {  # what each kernel's own schedule makes of it, before any other pass
         name: kernels(run_passes([one, pipeline.schedule_phase(QUICK, {})[-1]], mod, QUICK))[name]

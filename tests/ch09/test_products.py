@@ -11,12 +11,20 @@ import tvm
 
 from chapters.ch09_the_compiler.check_queries import unscheduled
 from chapters.checking.programs import kernels
-from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
+from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
 from solutions.ch09_the_compiler.pipeline import ScheduleMatmuls
-from tests.support.compile_and_run import after_phases, draw, run_main
-from tests.support.epilogues import EPILOGUES, sigmoid
+from tests.support.kernels import (
+    EPILOGUES,
+    LOWER,
+    after_phases,
+    draw,
+    linear_module,
+    run_kernel,
+    run_main,
+    sigmoid,
+)
 
 K, N = 33, 50
 
@@ -35,35 +43,26 @@ CASES = [(name, rows) for name in [*EPILOGUES, *MORE] for rows in (FEW, MANY)]
 CASES += [("read twice", rows) for rows in OTHERS]
 
 
-def linear_module(rows, epilogue: str) -> tvm.IRModule:
-    return relax_module(
-        f"""
-def main(x: {(*rows, K)}, w: {(N, K)}, b: {(N,)}, r: {(*rows, N)}):
-    y = R.matmul(x, R.permute_dims(w))
-    out = {epilogue.replace("DTYPE", "float32")}
-"""
-    )
-
-
 def all_products_are_scheduled(mod: tvm.IRModule) -> bool:
     """Whether each kernel of `mod` is a product that chapter 5's schedules take, with its epilogue."""
-    lowered = after_phases(mod, QUICK_HERE, "attach", "graph and lower")
+    lowered = after_phases(mod, QUICK_HERE, *LOWER)
     return unscheduled(ScheduleMatmuls(QUICK_HERE)(lowered)) == []
 
 
 @pytest.mark.parametrize(("name", "said"), CASES)
 def test_a_product_and_its_epilogue_are_one_scheduled_kernel_with_right_numbers(name, said):
     text, exact = {**EPILOGUES, **MORE}[name]
-    mod, rows = linear_module(said, text), [37 if dim == "n" else dim for dim in said]
+    mod, rows = (
+        linear_module(said, text, "float32", N, K),
+        [37 if dim == "n" else dim for dim in said],
+    )
     assert all_products_are_scheduled(mod)
     scheduled = after_phases(mod, QUICK_HERE)
     (call,) = (c for c in calls_in(scheduled["main"]) if isinstance(c.args[0], tvm.ir.GlobalVar))
     x, w, b, r = arrays = draw((*rows, K), (N, K), (N,), (*rows, N))
     given = dict(zip((p.name for p in scheduled["main"].params), arrays, strict=True))
-    poison = np.full((*rows, N), np.nan, str(call.ty.dtype))
-    values = [*(given[arg.name] for arg in call.args[1]), poison]
-    kernel = tvm.IRModule({"main": scheduled[call.args[0]].with_attr("global_symbol", "main")})
-    *_, got = run_compiled(kernel, values, QUICK_HERE)
+    values = [given[arg.name] for arg in call.args[1]]
+    got = run_kernel(scheduled[call.args[0]], *values, shape=(*rows, N))
     y = x.astype("float64") @ w.astype("float64").T
     # of float16, and of a sum of 33 products in float32
     tolerance = 1e-3 if name == "cast" else 1e-5

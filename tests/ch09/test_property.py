@@ -22,6 +22,7 @@ from chapters.checking.relax_modules import Module, modules
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.machine import llvm_host
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+from tests.support.kernels import compile_main, try_draws
 
 DRAWS = int(os.environ.get("FUSION_DRAWS", "40"))
 SEED = int(os.environ.get("FUSION_SEED", "0"))
@@ -33,13 +34,8 @@ RELATIVE = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
 
 def run_twice(mod: tvm.IRModule, arguments: list, target: Target) -> list[np.ndarray]:
     """What main returns; AssertionError if a second run returns something else."""
-    pipeline = fusion_pipeline(target, variable_bounds={"n": 8})
-    executable = tvm.compile(mod, target, relax_pipeline=pipeline)
-    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
-    first, second = (
-        [result.numpy() for result in main(*[tvm.runtime.tensor(a) for a in arguments])]
-        for _ in range(2)
-    )
+    main = compile_main(mod, target, fusion_pipeline(target, variable_bounds={"n": 8}))
+    first, second = ([result.numpy() for result in main(*arguments)] for _ in range(2))
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a, b, "the second run differs")
     return first
@@ -67,23 +63,10 @@ def test_never_wrong(drawn: Module, target: Target):
     assert worst <= allowed
 
 
-def first_modules(number: int) -> list[tvm.IRModule]:
-    """Modules of the kind that the property test draws."""
-    found = []
-
-    @seed(SEED)
-    @settings(SAME_EVERYWHERE, max_examples=number)
-    @given(modules())
-    def note(drawn: Module) -> None:
-        found.append(drawn.mod)
-
-    note()
-    return found
-
-
 def test_the_draws_cover_what_they_are_for():
     """Without these, the property test would prove little. Each version of Hypothesis draws differently."""
-    mods = first_modules(100)
+    mods: list[tvm.IRModule] = []
+    try_draws(lambda drawn: mods.append(drawn.mod), modules(), number=100, part=SEED)
     texts = [mod.script() for mod in mods]
     wanted = ("call_tir_inplace", "if choose", "helper", "call_dps_packed", "float16", "NT_matmul")
     for name in wanted:

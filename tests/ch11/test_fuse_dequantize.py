@@ -27,7 +27,6 @@ from chapters.ch11_a_real_model.check_programs import (
 )
 from chapters.ch11_a_real_model.given import kernel_calls
 from chapters.checking.programs import kernels_called
-from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.quantized.dequantize import int64s
 from chapters.kit.quantized.quantized_layers import (
     Matrix,
@@ -43,6 +42,7 @@ from solutions.ch11_a_real_model.quantized import (
     FuseDequantizeTake,
 )
 from tests.kit.test_blocks import SOME_FORMS
+from tests.support.kernels import run_main
 from tests.support.quantized import draw_quantized
 
 FUSE = [FuseDequantizeTake(), FuseDequantizeMatmul()]
@@ -61,17 +61,6 @@ def float_copies(mod: tvm.IRModule, shape: tuple = (N, K)) -> int:
         isinstance(ty, relax.TensorType) and structural_equal(list(ty.shape), int64s(shape))
         for ty in found
     )
-
-
-def run(mod: tvm.IRModule, *arrays):
-    """The result of "main" on NumPy arrays, as NumPy arrays. A list stands for a tuple of arrays."""
-    vm = relax.VirtualMachine(tvm.compile(mod, QUICK_HERE), tvm.cpu())
-
-    def tensors(one):
-        return [tensors(a) for a in one] if isinstance(one, list) else tvm.runtime.tensor(one)
-
-    found = vm["main"](*map(tensors, arrays))
-    return found.numpy() if hasattr(found, "numpy") else [one.numpy() for one in found]
 
 
 def fuse_once_and_again(mod: tvm.IRModule) -> tvm.IRModule:
@@ -128,7 +117,8 @@ def test_no_layer_keeps_a_float_matrix(form):
         for kind, array in zip(("codes", "scales"), pack(one, form), strict=True)
     }
     numbers = np.array([0, 47, 17, 17, -3, 1000], "int32")  # the last two are clipped
-    found = run(layer.fuse(fused), numbers, [arrays[name] for name, _ in parameters])
+    weights = [arrays[name] for name, _ in parameters]
+    found = run_main(layer.fuse(fused), numbers, weights, pipeline="default")
     shared, first, second = (one.floats().astype("float64") for one in (shared, first, second))
     x = shared[np.clip(numbers, 0, N - 1)]
     assert_close(found[0], x @ np.concatenate([first, second]).T)

@@ -37,10 +37,10 @@ class Reference:
         empty = np.empty((0, self.kv_heads, d))
         self.keys, self.values = [empty] * self.layers, [empty] * self.layers
 
-    def floats(self, name: str) -> np.ndarray:
-        """A tensor in float64; the names of tensors are without ".weight"."""
+    def floats(self, name: str, rows=slice(None)) -> np.ndarray:
+        """A tensor, or some of its rows, in float64; the names of tensors are without ".weight"."""
         found = self.tensors[name]
-        return self.gguf.dequantize(found.data, found.tensor_type).astype("float64")
+        return self.gguf.dequantize(found.data[rows], found.tensor_type).astype("float64")
 
     def norm(self, x: np.ndarray, name: str) -> np.ndarray:
         root = np.sqrt((x**2).mean(-1, keepdims=True) + self.epsilon)
@@ -81,7 +81,7 @@ class Reference:
 
     def feed(self, tokens: list[int]) -> np.ndarray:
         """The logits after each of `tokens`, which extend the conversation: (len(tokens), vocab_size)."""
-        x = self.floats("token_embd")[tokens]
+        x = self.floats("token_embd", tokens)
         for layer in range(self.layers):
             name = f"blk.{layer}."
             x = x + self.attention(self.norm(x, name + "attn_norm"), layer)

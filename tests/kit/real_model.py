@@ -1,4 +1,4 @@
-"""The real chat model, for tests that need it."""
+"""The real chat model and its tokenizer, for tests that need them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model_cache import cached_model, fetch_model
+from chapters.kit.chat.tokenizer import Tokenizer
 
 
 @functools.cache
@@ -19,3 +21,8 @@ def real_model_path() -> Path:
     return cached_model() or pytest.skip(
         "the chat model is not in the cache; run `python -m chapters chat` once, or set FUSION_REQUIRE_MODEL=1"
     )
+
+
+@functools.cache
+def real_tokenizer() -> Tokenizer:
+    return Tokenizer.from_gguf(read_gguf(real_model_path()))

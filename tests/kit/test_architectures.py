@@ -19,7 +19,7 @@ from chapters.kit.models.from_torch import import_program, run_torch
 from chapters.kit.schedules.warn_of_fallback import trace_schedulers
 from solutions.ch09_the_compiler.pipeline import phases
 from solutions.ch10_imported_models.imported_models import canonicalize
-from tests.support.compile_and_run import run_main
+from tests.support.kernels import run_main
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[models]'")
 pytest.importorskip("transformers", reason="needs Transformers: pip install -e '.[models]'")

@@ -7,10 +7,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-import tvm
 from tvm import te, tirx
 
-from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
+from chapters.kit.cases.guard_zones import GuardedArray
 from chapters.kit.quantized.dequantize import int64s, kernel, match_dequantize, weight
 from chapters.kit.quantized.weight_blocks import (
     BLOCKS,
@@ -21,6 +20,7 @@ from chapters.kit.quantized.weight_blocks import (
     read_quantized_rows,
     stack_rows,
 )
+from tests.support.kernels import compile_kernels
 
 # type -> where the float16 numbers of a block begin, and the integers per scale, bits and minima of our form
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}
@@ -105,13 +105,8 @@ def random_codes(form: PackedLayout, n: int = N, k: int = K, seed: int = 0) -> Q
 
 @pytest.fixture(scope="module")
 def unpackers():
-    """The kernels of all FORMS for an (N, K) matrix, compiled together: form -> function."""
-    names = {form: f"unpack{at}" for at, form in enumerate(FORMS)}
-    kernels = {
-        name: kernel(form, (N, K)).with_attr("global_symbol", name) for form, name in names.items()
-    }
-    compiled = tvm.compile(tvm.IRModule(kernels), QUICK_HERE)
-    return {form: compiled[name] for form, name in names.items()}
+    """The kernels of all FORMS for an (N, K) matrix: form -> function."""
+    return compile_kernels({form: kernel(form, (N, K)) for form in FORMS})
 
 
 def name_of(form: PackedLayout) -> str:
@@ -126,10 +121,10 @@ def test_packed_codes_are_the_same_numbers_in_a_kernel(form, unpackers):
     packed = pack(matrix, form)
     assert [(one.shape, str(one.dtype)) for one in packed] == form.shapes(N, K)
     assert sum(one.nbytes for one in packed) == form.bytes_of(N, K)
-    codes, scales, out = map(GuardedArray, [*packed, np.full((N, K), np.nan, "float32")])
-    unpackers[form](codes.tensor, scales.tensor, out.tensor)
-    assert codes.intact() and scales.intact() and out.intact()
-    np.testing.assert_array_equal(out.array, matrix.floats())
+    guarded = [*map(GuardedArray, [*packed, np.full((N, K), np.nan, "float32")])]
+    unpackers[form](*(one.tensor for one in guarded))
+    assert all(one.intact() for one in guarded)
+    np.testing.assert_array_equal(guarded[-1].array, matrix.floats())
 
 
 def test_what_a_word_holds():

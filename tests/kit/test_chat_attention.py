@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.cases.guard_zones import QUICK_HERE, GuardedArray
+from chapters.kit.cases.guard_zones import GuardedArray
 from chapters.kit.chat import attention, attention_on_gpu
 from chapters.kit.chat.cache_layout import LANES, cache_shape, rope_table
 from chapters.kit.chat.chat_decoder import chat_decoder
@@ -31,6 +31,7 @@ from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.quantized.dot_products import lanes_of
 from tests.support.injected_faults import runs_here
 from tests.support.kernel_by_kernel import KernelByKernel
+from tests.support.kernels import compile_kernels, run_passes
 
 LAYERS, LAYER = 3, 1  # the conversation is held in the layer in the middle
 
@@ -123,77 +124,64 @@ class Reference:
 class OnCPU:
     """The compiled kernels for one token and for several."""
 
+    makers = attention.append_kernel, attention.attention_kernel
+
     def __init__(self, config: LlamaConfig, dtype: str = WHOLE, polynomial: bool = False):
-        self.config, self.dtype = config, dtype
-        kernels = {
-            f"{name}_{length}": make(config, s, dtype)
-            for name, make in (
-                ("append", attention.append_kernel),
-                ("attend", attention.attention_kernel),
-            )
-            for length, s in LENGTHS.items()
-        }
+        kernels = self.make_kernels(config, dtype)
         if polynomial:
             kernels = {name: expand_functions(func) for name, func in kernels.items()}
             exp = tvm.ir.Op.get("tirx.exp")
             calls = [one for func in kernels.values() for one in nodes(func, tvm.ir.Call)]
             assert not any(one.op.same_as(exp) for one in calls)
-        mod = {name: func.with_attr("global_symbol", name) for name, func in kernels.items()}
-        self.compiled = tvm.compile(tvm.IRModule(mod), QUICK_HERE)
-        self.rope = GuardedArray(rope_table(config))
+        self.compiled = compile_kernels(kernels)
 
-    def step(self, qkv: np.ndarray, held: np.ndarray, start: int) -> np.ndarray:
+    def make_kernels(self, config: LlamaConfig, dtype: str) -> dict[str, tirx.PrimFunc]:
+        self.config, self.dtype, self.rope = config, dtype, rope_table(config)
+        return {
+            f"{name}_{length}": make(config, s, dtype)
+            for name, make in zip(("append", "attend"), self.makers, strict=True)
+            for length, s in LENGTHS.items()
+        }
+
+    def step(self, qkv: np.ndarray, held: np.ndarray, start: int, backwards=False) -> np.ndarray:
         """(1, s, qkv_heads, d) -> (1, s, heads * d). The new tokens are added to the cache `held`, nothing else is."""
         s, c = qkv.shape[1], self.config
         kind = "one" if s == 1 else "several"
         out = np.full((1, s, c.num_attention_heads * c.head_dim), np.nan, "float32")
-        arrays = held, qkv.reshape(1, s, -1), out, np.array([start], "int32")
-        cache, qkv, out, positions = map(GuardedArray, arrays)
-        inputs = [qkv, self.rope, positions]
-        before = [one.array.tobytes() for one in inputs]
-        tensors = [one.tensor for one in (cache, *inputs)]
-        self.compiled[f"append_{kind}"](*tensors, LAYER)
-        appended = cache.array.tobytes()
-        self.compiled[f"attend_{kind}"](*tensors, LAYER, out.tensor)
-        assert cache.array.tobytes() == appended
-        assert [one.array.tobytes() for one in inputs] == before
-        assert all(one.intact() for one in (cache, *inputs, out))
-        held[...] = cache.array
-        return out.array
+        inputs = [qkv.reshape(1, s, -1), self.rope, np.array([start], "int32")]
+        before = [one.tobytes() for one in inputs]
+        self.call(f"append_{kind}", [held, *inputs, LAYER], backwards)
+        appended = held.tobytes()
+        self.call(f"attend_{kind}", [held, *inputs, LAYER, out], backwards)
+        assert held.tobytes() == appended
+        assert [one.tobytes() for one in inputs] == before
+        return out
+
+    def call(self, name: str, arguments: list, _backwards: bool) -> None:
+        """Call a kernel on `arguments`, whose arrays change in place."""
+        arrays = [one for one in arguments if isinstance(one, np.ndarray)]
+        guarded = [*map(GuardedArray, arrays)]
+        tensors = iter(one.tensor for one in guarded)
+        self.compiled[name](
+            *(next(tensors) if isinstance(one, np.ndarray) else one for one in arguments)
+        )
+        for array, one in zip(arrays, guarded, strict=True):
+            assert one.intact()
+            array[...] = one.array
 
 
-class OnGPU:
+class OnGPU(OnCPU):
     """The kernels for one token and for several, in CUDA C, executed on the CPU."""
 
-    def __init__(self, config: LlamaConfig, dtype: str = WHOLE, target: Target = DLIGHT_CUDA):
-        self.config, self.dtype = config, dtype
-        self.programs = {
-            (make, kind): HostProgram(make(config, s, dtype), target)
-            for make in (
-                partial(attention.append_kernel, on_gpu=True),
-                attention_on_gpu.attention_kernel,
-            )
-            for kind, s in LENGTHS.items()
-        }
-        self.rope = rope_table(config)
+    makers = partial(attention.append_kernel, on_gpu=True), attention_on_gpu.attention_kernel
 
-    def step(self, qkv: np.ndarray, held: np.ndarray, start: int, backwards=False) -> np.ndarray:
-        """As OnCPU."""
-        s, c, engine = qkv.shape[1], self.config, CudaOnCpu(backwards)
-        append, attend = (
-            self.programs[one]
-            for one in self.programs
-            if one[1] == ("one" if s == 1 else "several")
-        )
-        out = np.full((1, s, c.num_attention_heads * c.head_dim), np.nan, "float32")
-        inputs = [qkv.reshape(1, s, -1), self.rope, np.array([start], "int32")]
-        launches = append.run(engine, [held, *inputs, LAYER])
-        appended = held.tobytes()
-        launches += attend.run(engine, [held, *inputs, LAYER, out])
-        assert held.tobytes() == appended
-        most = attention_on_gpu.THREADS
-        assert len(launches) == 2 and all(np.prod(one.block) <= most for one in launches)
-        return out
+    def __init__(self, config: LlamaConfig, dtype: str = WHOLE, target: Target = DLIGHT_CUDA):
+        kernels = self.make_kernels(config, dtype)
+        self.programs = {name: HostProgram(func, target) for name, func in kernels.items()}
+
+    def call(self, name: str, arguments: list, backwards: bool) -> None:
+        (launch,) = self.programs[name].run(CudaOnCpu(backwards), arguments)
+        assert np.prod(launch.block) <= attention_on_gpu.THREADS
 
 
 each_place = pytest.mark.parametrize("place", [OnCPU, pytest.param(OnGPU, marks=runs_here)])
@@ -353,8 +341,7 @@ def test_logits_of_a_decoder_for_a_gpu(tmp_path):
     mod, names = chat_decoder(weights, cache_dtype=cache_dtype(DLIGHT_CUDA, False), on_gpu=True)
     passes = add_share_tensors(phases(DLIGHT_CUDA, variable_bounds={"seq_len": WINDOW}))
     at = [str(one.info.name) for one in passes].index("RewriteDataflowReshape")
-    with DLIGHT_CUDA:
-        mod = tvm.transform.Sequential(passes[:at])(mod)
+    mod = run_passes(passes[:at], mod, DLIGHT_CUDA)
     arrays = dict(weights.arrays())
     packed = tuple(arrays[name] for name in names)
     run, reference = KernelByKernel(mod, DLIGHT_CUDA, CudaOnCpu()), WholeModel(file.path)

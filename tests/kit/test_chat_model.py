@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections import Counter
@@ -30,6 +31,7 @@ from chapters.kit.quantized.dequantize import match_dequantize
 from chapters.kit.quantized.dot_products import dot_products, lanes_of
 from chapters.kit.schedules.warn_of_fallback import FallbackWarning
 from tests.kit.llama_in_numpy import Reference
+from tests.support.kernels import relative_error, run_passes
 
 gguf = pytest.importorskip("gguf")
 
@@ -117,14 +119,15 @@ class Llama:
     extra: dict[str, np.ndarray] = field(default_factory=dict)  # further tensors, float32
     without: tuple[str, ...] = ()  # tensors that the file lacks
 
-    def __post_init__(self):
-        random = np.random.default_rng(0)
-        self.stored: dict[str, tuple[str, np.ndarray]] = {}
+    @functools.cached_property
+    def stored(self) -> dict[str, tuple[str, np.ndarray]]:
+        random, stored = np.random.default_rng(0), {}
         for name, shape in shapes(self.vocab).items():
             end = next(end for end in self.kinds if end in ("", name.rpartition(".")[2]))
             kind = "F32" if len(shape) == 1 else self.kinds[end]
             if not (self.tied and name == "output"):
-                self.stored[name] = kind, write_random_tensor(kind, shape, random)
+                stored[name] = kind, write_random_tensor(kind, shape, random)
+        return stored
 
     def save(self, path: Path) -> Path:
         writer = gguf.GGUFWriter(path, FIELDS["general.architecture"])
@@ -219,7 +222,7 @@ def model(path):
 
 def hold_conversation(model: ChatModel, reference: Reference):
     """(the logits of the model, those of the reference) after each of STEPS."""
-    random, vocab = np.random.default_rng(1), len(reference.floats("token_embd"))
+    random, vocab = np.random.default_rng(1), len(reference.tensors["token_embd"].data)
     for s in STEPS:
         tokens = random.integers(0, vocab, s).tolist()
         yield model.feed(tokens), reference.feed(tokens)[-1]
@@ -237,11 +240,6 @@ def test_exact_logits(name, model, path):
 def rounding_reference(path: Path) -> Reference:
     """The reference that rounds x as the kernels of this processor do."""
     return Reference(path, rounds=bool(dot_products(QUICK_HERE)))
-
-
-def relative_error(found: np.ndarray, exact: np.ndarray) -> float:
-    """The largest difference, relative to the largest logit."""
-    return np.abs(found - exact).max() / np.abs(exact).max()
 
 
 ROUNDED = ["Q4_1, and Q8_0 shared", "Q4_K and Q6_K", "floats, and an odd vocabulary"]
@@ -292,7 +290,8 @@ def test_what_the_virtual_machine_does_between_the_kernels_of_a_step(model):
 def test_one_weight_at_a_time_gives_the_same_logits(model, path):
     file = read_gguf(path("Q4_1, and Q8_0 shared"))
     weights = Weights(file, read_config(file), OWN_LANES)
-    apart = compile_decoder(weights, QUICK_HERE, partial(phases, without=MULTIPLY))
+    without = partial(phases, without=MULTIPLY)
+    apart = compile_decoder(weights, QUICK_HERE, without, functions=["prefill"])
     models = model("Q4_1, and Q8_0 shared", False), ChatModel(apart, weights)
     found = [one.feed([3, 1, 4, 1, 5]) for one in models]
     np.testing.assert_allclose(found[0], found[1], atol=1e-4 * np.abs(found[0]).max())
@@ -323,9 +322,7 @@ def test_no_kernel_writes_the_floats_of_a_matrix(target, path):
     passes = add_share_tensors(phases(target, variable_bounds={"seq_len": WINDOW}))
     name = "ScheduleQuantizedMatmuls" if on_cpu else "ScheduleQuantizedMatmulsOnGPU"
     at = [str(one.info.name) for one in passes].index(name)
-    with target:
-        mod = tvm.transform.Sequential(passes[: at + 1])(mod)
-    found = kernels(mod)
+    found = kernels(run_passes(passes[: at + 1], mod, target))
     assert not [name for name, func in found.items() if match_dequantize(func)]
     products = [func for name, func in found.items() if "NT_matmul" in name]
     assert len(products) >= 10  # q and k, v, o, gate and up, down: each for one token and for many

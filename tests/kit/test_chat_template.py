@@ -12,8 +12,7 @@ import pytest
 
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.template import MOST_WRITTEN, Renderer, TemplateError
-from chapters.kit.chat.tokenizer import Tokenizer
-from tests.kit.real_model import real_model_path
+from tests.kit.real_model import real_model_path, real_tokenizer
 
 pytest.importorskip("jinja2", reason="needs `pip install -e '.[model]'`")
 
@@ -161,8 +160,7 @@ ATTACKS = [
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_message_cannot_write_control_tokens(attack):
-    gguf = read_gguf(real_model_path())
-    tokenizer = Tokenizer.from_gguf(gguf)
+    gguf, tokenizer = read_gguf(real_model_path()), real_tokenizer()
     texts = {name: tokenizer.tokens[getattr(tokenizer, name)] for name in ("bos", "eos")}
     template = gguf.field("tokenizer.chat_template", str)
     turns = [("system", "Be brief."), ("user", attack), ("assistant", attack), ("user", "Go on.")]
@@ -178,7 +176,7 @@ def test_a_message_cannot_write_control_tokens(attack):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_template_may_trim_and_test_a_shielded_message(attack):
-    tokenizer = Tokenizer.from_gguf(read_gguf(real_model_path()))
+    tokenizer = real_tokenizer()
     template = "{% if 'end' in messages[0].content or true %}<|im_start|>{{ messages[0].content | trim }}{% endif %}"
     messages = [{"role": "user", "content": tokenizer.shield(attack)}]
     ids = tokenizer.encode_prompt(render_template(template, messages))

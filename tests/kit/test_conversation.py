@@ -15,9 +15,8 @@ import psutil
 import pytest
 
 from chapters.kit.chat.conversation import ANSWER, Chat, describe_turn, repeats, reply
-from chapters.kit.chat.gguf_file import read_gguf
-from chapters.kit.chat.tokenizer import MARK, Tokenizer
-from tests.kit.real_model import real_model_path
+from chapters.kit.chat.tokenizer import MARK
+from tests.kit.real_model import real_tokenizer
 
 WINDOW = 192
 
@@ -50,7 +49,7 @@ class Plain:
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.from_gguf(read_gguf(real_model_path()))
+    return real_tokenizer()
 
 
 def _chat(tokenizer, answer: str, temperature: float = 0.0) -> Chat:

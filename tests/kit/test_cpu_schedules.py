@@ -14,19 +14,20 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
 from chapters.ch09_the_compiler.check_queries import has_loop
+from chapters.checking.programs import kernels
 from chapters.kit.cases.guard_zones import QUICK, QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.parse_alone import from_source
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.schedules.apply_cpu_fallback import ApplyCPUFallback, schedule_any
-from chapters.kit.schedules.reduction_once import ReductionOnce
+from chapters.kit.schedules.reduction_once import ReductionOnce, repeats_reduction
 from chapters.kit.schedules.run_small_kernels_serially import RunSmallKernelsSerially, count_steps
 from chapters.kit.schedules.tile_products import choose_tile_shape, tile_product
 from chapters.kit.schedules.unscheduled import is_made_of_blocks
 from chapters.kit.schedules.vectorize_rows import vectorize_sums
 from chapters.kit.schedules.warn_of_fallback import trace_schedulers
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
-from tests.support.compile_and_run import KERNELS, draw, run_main
+from tests.support.kernels import KERNELS, after_phases, draw, run_kernel, run_main
 
 # --- the fallback, on kernels by hand -------------------------------------------------------------
 
@@ -34,20 +35,16 @@ REMAP = 'vi, vk = T.axis.remap("SR", [i, k])'
 PIPELINE = fusion_pipeline(QUICK)
 
 
-def run_copies(func: tirx.PrimFunc, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """What `arrays` are after a call of `func` with copies of them."""
-    kernel = tvm.compile(func.with_attr("global_symbol", "main"), target=QUICK)["main"]
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
-    kernel(*tensors)
-    return [tensor.numpy() for tensor in tensors]
-
-
 def assert_same(func: tirx.PrimFunc, scheduled: tirx.PrimFunc) -> None:
     """Both do the same to random arrays."""
     random = np.random.default_rng(0)
     shapes = [[int(extent) for extent in buffer.shape] for buffer in func.params]
     arrays = [np.asarray(random.standard_normal(shape) * 4, "float32") for shape in shapes]
-    for a, b in zip(run_copies(func, arrays), run_copies(scheduled, arrays), strict=True):
+    found = (
+        run_compiled(tvm.IRModule({"main": one.with_attr("global_symbol", "main")}), arrays)
+        for one in (func, scheduled)
+    )
+    for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
@@ -227,6 +224,106 @@ def test_what_dlight_cannot_finish_is_declined(how):
     assert ReductionOnce().apply(func, QUICK, False) is None
 
 
+# --- the fallback, on what tests make ------------------------------------------------------------------
+
+ROWS = tirx.Var("n", "int64")
+
+
+@T.prim_func
+def without_blocks(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "float32")):
+    for i in T.parallel(4):
+        y[i] = x[i]
+
+
+def elementwise_kernel(rows: int | tirx.Var) -> tirx.PrimFunc:
+    """Two elementwise blocks over (rows, 8)."""
+    x = te.placeholder((rows, 8), "float32", "x")
+    y = te.compute((rows, 8), lambda i, j: x[i, j] + 1.0, name="y")
+    return te.create_prim_func([x, te.compute((rows, 8), lambda i, j: y[i, j] * 2.0, name="z")])
+
+
+def test_cpu_fallback_inlines_and_parallelizes():
+    result = ApplyCPUFallback()(
+        tvm.IRModule({"main": elementwise_kernel(4), "other": without_blocks})
+    )
+    main = result["main"]
+    assert has_loop(main, tirx.ForKind.PARALLEL) and not main.body.block.alloc_buffers
+    assert "tirx.is_scheduled" in main.attrs
+    other = result["other"]
+    assert other.same_as(without_blocks) or "tirx.is_scheduled" not in other.attrs
+    (x,) = draw((4, 8))
+    np.testing.assert_allclose(run_kernel(main, x, shape=x.shape), (x + 1) * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 7, ROWS])
+def test_a_norm_is_computed_once(rows):
+    text = "def main(x: (1, rows, 24), w: (24,)):\n    out = R.nn.rms_norm(x, w, axes=[-1])"
+    lowered = relax.transform.LegalizeOps()(relax_module(text, rows=rows))["rms_norm"]
+    func = ReductionOnce().apply(lowered, QUICK, False).mod["main"]
+    assert not repeats_reduction(func)
+    many = rows if isinstance(rows, int) else 3
+    x, w = draw((1, many, 24), (24,))
+    exact = x.astype("float64")
+    exact = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5) * w
+    np.testing.assert_allclose(run_kernel(func, x, w, shape=x.shape), exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["sum", "max"])
+@pytest.mark.parametrize("spec", ["mk,kn->mn", "mk,nk->mn"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 16, 5), (3, 48, 7), (2, 7, 9), (1, 1, 4), (5, 40, 1)]
+)
+def test_neighbours_are_added_up_side_by_side(spec, how, m, n, k):
+    sizes = {"m": m, "n": n, "k": k}
+    func = schedule_any(einsum_kernel(spec, sizes, reduce=getattr(te, how)))
+    assert has_loop(func, tirx.ForKind.VECTORIZED) is ("kn" in spec and n > 1)
+    arrays = draw(*([sizes[c] for c in index] for index in spec[:5].split(",")), seed=n)
+    products = np.einsum(f"{spec}k", *(array.astype("float64") for array in arrays))
+    found = run_kernel(func, *arrays, shape=(m, n))
+    np.testing.assert_allclose(found, getattr(products, how)(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_rows_are_not_found_again_by_dividing_by_a_symbolic_extent():
+    x = te.placeholder((6, ROWS, 8), "float32", "x")
+    func = te.create_prim_func([x, te.compute((6, ROWS, 8), lambda i, j, k: x[i, j, k] + 1.0, "y")])
+    loops = nodes(schedule_any(func).body, tirx.For)
+    parallel = [int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
+    assert parallel == [6]
+
+
+FEW = [(4, {}, False), (ROWS, {"n": 64}, False)]
+MANY = [(1 << 20, {}, True), (ROWS, {}, True), (ROWS, {"n": 1 << 20}, True)]
+
+
+@pytest.mark.parametrize(("rows", "bounds", "threads"), FEW + MANY)
+def test_small_kernels_lose_their_threads(rows, bounds, threads):
+    mod = ApplyCPUFallback()(
+        tvm.IRModule({"main": elementwise_kernel(rows), "other": without_blocks})
+    )
+    result = RunSmallKernelsSerially(bounds)(mod)
+    assert has_loop(result["main"], tirx.ForKind.PARALLEL) is threads
+    decides = "a kernel without blocks decides for itself"
+    assert has_loop(result["other"], tirx.ForKind.PARALLEL), decides
+    assert has_loop(mod["main"], tirx.ForKind.PARALLEL), "the module given has changed"
+
+
+@pytest.mark.parametrize("bounds", [{}, {"n": 8}])
+def test_sorts_and_scans_compile(bounds):
+    """TVM makes them one block around code that no schedule can see into, and does not call it "root"."""
+    mod = relax_module("""
+@bare
+def main(x: ("n", 6)):
+    sums, ordered, places = R.cumsum(x, -1), R.sort(x, -1), R.argsort(x, -1)
+    return sums, ordered, places
+""")
+    pipeline = fusion_pipeline(QUICK, variable_bounds=bounds)
+    (given,) = draw((5, 6))
+    sums, ordered, places = run_main(mod, given, target=QUICK, pipeline=pipeline)
+    np.testing.assert_allclose(sums, np.cumsum(given, -1), rtol=1e-5)
+    assert (ordered == np.sort(given, -1)).all()
+    assert (places == np.argsort(given, -1)).all()
+
+
 # --- products that chapter 5's schedules do not take ----------------------------------------------
 
 SPECS = [
@@ -245,7 +342,7 @@ SIZES = [
 
 
 def einsum_kernel(
-    spec: str, sizes: dict, *, factor="float32", result="float32", **around
+    spec: str, sizes: dict, *, factor="float32", result="float32", reduce=te.sum, **around
 ) -> tirx.PrimFunc:
     """The two factors and the result of numpy.einsum(spec, …) as a kernel.
 
@@ -266,7 +363,7 @@ def einsum_kernel(
         one, other = (
             t[tuple(at[c] for c in i)].astype(result) for t, i in ((left, first), (b, second))
         )
-        return te.sum(one * other, axis=k)
+        return reduce(one * other, axis=k)
 
     y = te.compute([sizes[one] for one in out], element, name="matmul")
     if "after" in around:
@@ -274,22 +371,26 @@ def einsum_kernel(
     return te.create_prim_func([a, b, y], "int64")
 
 
+def check_tiled(func: tirx.PrimFunc, arrays: list, exact: np.ndarray) -> tirx.PrimFunc:
+    """`func` after it is tiled; it then computes `exact`."""
+    tiled = tile_product(func, QUICK_HERE)
+    assert "tirx.is_scheduled" in tiled.attrs
+    found = run_kernel(tiled, *arrays, shape=exact.shape)
+    # sums of up to 33 products of size 1 in float32
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+    return tiled
+
+
 def check_product(
     func: tirx.PrimFunc, spec: str, sizes: dict, before=None, after=None, dtype="float32"
 ) -> None:
     """`func` is tiled, and computes what numpy.einsum does, and what comes before and after it."""
-    tiled = tile_product(func, QUICK_HERE)
-    assert "tirx.is_scheduled" in tiled.attrs
-    assert any(loop.kind == tirx.ForKind.VECTORIZED for loop in nodes(tiled.body, tirx.For))
-    first, second, out = ([sizes[c] for c in index] for index in spec.replace("->", ",").split(","))
+    first, second, _ = ([sizes[c] for c in index] for index in spec.replace("->", ",").split(","))
     a, b = draw(first, second, dtype=dtype)
-    poison = np.full(out, np.nan, str(func.params[-1].dtype))
-    *_, found = run_compiled(tvm.IRModule({"main": tiled}), [a, b, poison], QUICK_HERE)
     left, right = a.astype("float64"), b.astype("float64")
     exact = np.einsum(spec, before(left) if before else left, right)
-    exact = after(exact) if after else exact
-    # sums of up to 33 products of size 1 in float32
-    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+    tiled = check_tiled(func, [a, b], after(exact) if after else exact)
+    assert any(loop.kind == tirx.ForKind.VECTORIZED for loop in nodes(tiled.body, tirx.For))
 
 
 @pytest.mark.parametrize("symbolic", ["m", "n", "k", "mn", "mnk", "b"])
@@ -350,15 +451,9 @@ def convolve(x: np.ndarray, w: np.ndarray, padding=(0, 0), strides=(1, 1)) -> np
 @pytest.mark.parametrize(("call", "x", "w", "options"), CONVOLUTIONS)
 def test_a_convolution_is_a_product_whose_columns_are_windows(call, x, w, options):
     mod = relax.transform.LegalizeOps()(relax_module(f"def main(x: {x}, w: {w}): out = {call}"))
-    (func,) = (f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc))
-    tiled = tile_product(func, QUICK_HERE)
-    assert "tirx.is_scheduled" in tiled.attrs
+    (func,) = kernels(mod).values()
     arrays = draw(x, w)
-    exact = convolve(*arrays, **options)
-    poison = np.full(exact.shape, np.nan, "float32")
-    kernel = tvm.IRModule({"main": tiled.with_attr("global_symbol", "main")})
-    *_, found = run_compiled(kernel, [*arrays, poison], QUICK_HERE)
-    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+    check_tiled(func, arrays, convolve(*arrays, **options))
 
 
 @pytest.mark.parametrize("rows", [7, tirx.Var("m", "int64")])
@@ -366,13 +461,9 @@ def test_two_heads_of_queries_may_share_a_head_of_keys(rows):
     q, keys = te.placeholder((4, rows, 5), name="q"), te.placeholder((2, 9, 5), name="keys")
     k = te.reduce_axis((0, 5), "k")
     shape, element = (4, rows, 9), lambda h, i, j: te.sum(q[h, i, k] * keys[h // 2, j, k], axis=k)
-    tiled = tile_product(te.create_prim_func([q, keys, te.compute(shape, element)]), QUICK_HERE)
-    assert "tirx.is_scheduled" in tiled.attrs
     a, b = draw((4, 7, 5), (2, 9, 5))
-    poison = np.full((4, 7, 9), np.nan, "float32")
-    *_, found = run_compiled(tvm.IRModule({"main": tiled}), [a, b, poison], QUICK_HERE)
     exact = np.einsum("hik,hjk->hij", a.astype("float64"), b[[0, 0, 1, 1]].astype("float64"))
-    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+    check_tiled(te.create_prim_func([q, keys, te.compute(shape, element)]), [a, b], exact)
 
 
 SQUARE = {"b": 2, "h": 1, "m": 24, "n": 24, "k": 5}
@@ -446,17 +537,8 @@ def row_module(said, terms: int, value: str) -> tvm.IRModule:
 
 def kernel_of(mod: tvm.IRModule) -> tirx.PrimFunc:
     """The kernel that the operators of `mod` become."""
-    with QUICK_HERE:
-        mod = tvm.transform.Sequential(
-            [
-                relax.transform.LegalizeOps(),
-                relax.transform.AnnotateTIROpPattern(),
-                relax.transform.FuseOps(),
-                relax.transform.FuseTIR(),
-            ]
-        )(mod)
-    found = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    return found[-1]
+    *_, found = kernels(after_phases(mod, QUICK_HERE, "graph and lower")).values()
+    return found
 
 
 @pytest.mark.parametrize("name", ROW_KERNELS)

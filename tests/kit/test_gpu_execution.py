@@ -26,8 +26,14 @@ from chapters.kit.gpu.wgmma_tile import WgmmaTile
 from chapters.kit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import row_kernel
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
-from tests.support.injected_faults import at_match, both_orders, run_changed, run_text, runs_here
-from tests.support.orders import every_order
+from tests.support.injected_faults import (
+    at_match,
+    both_orders,
+    every_order,
+    run_changed,
+    run_text,
+    runs_here,
+)
 
 needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
 
@@ -47,10 +53,6 @@ def _row(dtype: str = "float16") -> tirx.PrimFunc:
     return row_kernel(DIMS, LENGTH, dtype, 1e-5, 256)
 
 
-def _wide(*plan: int, dtype: str = "float16") -> tirx.PrimFunc:
-    return wide_kernel(DIMS, LENGTH, dtype, 1e-5, Plan(*plan))
-
-
 def _execute(func, target, engine, change=None, dtype="float16") -> tuple[float, bool]:
     """(largest relative error of the norm, whether the sum is right), after `change` of the kernel's text."""
     arrays = draw_inputs((ROWS, LENGTH), dtype)
@@ -65,7 +67,8 @@ def _execute(func, target, engine, change=None, dtype="float16") -> tuple[float,
 @pytest.mark.parametrize("engine", [CudaOnCpu(backwards=True), every_order])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_cuda_text_gives_the_right_numbers(dtype, engine):
-    for func in (_row(dtype), _wide(64, 4, 2, dtype=dtype)):
+    wide = wide_kernel(DIMS, LENGTH, dtype, 1e-5, Plan(64, 4, 2))
+    for func in (_row(dtype), wide):
         error, sum_is_right = _execute(func, CUDA, engine, dtype=dtype)
         assert error < RELATIVE[dtype] and sum_is_right
 
@@ -163,12 +166,6 @@ TILE = ch8.ThreadTile(16, 32, 8, 2, 4, vector=2)
 SMALL = (32, 64, 24)
 
 
-def _layer(func: tirx.PrimFunc, size: tuple, dtype: str = "float16") -> None:
-    given = draw_arrays(*size, dtype)
-    HostProgram(func, CUDA, ASYNCHRONOUS).run(every_order, given)
-    assert np.abs(given[3] - exact(*given[:3])).max() < 1e-3
-
-
 LAYERS = {
     "naive": (lambda: by_threads.naive_matmul(linear_bias(*SMALL), ch8.ThreadTile(8, 8, 8, 1, 1)), SMALL),
     "shared": (lambda: by_threads.shared_matmul(linear_bias(*SMALL), TILE), SMALL),
@@ -188,7 +185,9 @@ LAYERS = {
 @pytest.mark.parametrize("name", list(LAYERS))
 def test_linear_layers_of_chapter_8(name):
     make, size = LAYERS[name]
-    _layer(make(), size)
+    given = draw_arrays(*size, "float16")
+    HostProgram(make(), CUDA, ASYNCHRONOUS).run(every_order, given)
+    assert np.abs(given[3] - exact(*given[:3])).max() < 1e-3
 
 
 @runs_here

@@ -15,6 +15,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from chapters.ch08_gpu_targets.given import start_from_bias
+from chapters.checking.programs import kernels
 from chapters.kit.cases.example_programs import linear_bias
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
@@ -29,10 +30,10 @@ from chapters.kit.schedules.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.kit.schedules.recognize_layer import match_layer, merge_epilogue
 from chapters.kit.schedules.schedule_linear_layers import ScheduleLinearLayers
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
-from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.support import injected_faults
-from tests.support.epilogues import EPILOGUES
 from tests.support.kernel_by_kernel import KernelByKernel
+from tests.support.kernels import EPILOGUES, LOWER, after_phases, linear_module
 
 N, K = 128, 96
 NARROW = ("float16", "bfloat16")
@@ -47,30 +48,10 @@ def target_of(arch: str) -> Target:
     return Target({**DLIGHT_CUDA.export(), "arch": arch})
 
 
-def linear_module(
-    rows, epilogue: str, dtype: str = "float16", n: int = N, k: int = K, out=""
-) -> tvm.IRModule:
-    """y = x @ w.T, with x (*rows, k), and what follows. out: the dtype that is asked for."""
-    asked = f', out_dtype="{out}"' if out else ""
-    wide = out or dtype
-    return relax_module(
-        f"""
-def main(x: {(*rows, k, dtype)}, w: {(n, k, dtype)}, b: {(n, wide)}, r: {(*rows, n, wide)}):
-    y = R.matmul(x, R.permute_dims(w){asked})
-    out = {epilogue.replace("DTYPE", dtype)}
-"""
-    )
-
-
-def lower_to_kernels(
-    mod, target: Target = DLIGHT_CUDA, *, only_layers=False, **bounds: int
-) -> tvm.IRModule:
-    """`mod` as scheduled kernels; only_layers: no schedule but the one for linear layers."""
-    found = phases(target, variable_bounds=bounds)
-    schedules = [ScheduleLinearLayers(target, bounds)] if only_layers else found["schedule"]
-    with target:
-        passes = [*found["attach"], *found["graph and lower"], *schedules]
-        return tvm.transform.Sequential(passes)(mod)
+def schedule_layers(mod, target: Target = DLIGHT_CUDA, **bounds: int) -> tvm.IRModule:
+    """`mod` as kernels, without a schedule but the one for linear layers."""
+    lowered = after_phases(mod, target, *LOWER, variable_bounds=bounds)
+    return ScheduleLinearLayers(target, bounds)(lowered)
 
 
 def draw_operands(rows, dtype: str, n: int = N, k: int = K, wide: str = "") -> list[np.ndarray]:
@@ -107,41 +88,53 @@ def has_mma(func: tirx.PrimFunc, target: Target = DLIGHT_CUDA) -> bool:
     return any("mma.sync" in text for text in kernel_sources(func, target).values())
 
 
-def kernels(mod: tvm.IRModule) -> list[tirx.PrimFunc]:
-    return [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
+def only_kernel(mod: tvm.IRModule) -> tirx.PrimFunc:
+    (func,) = kernels(mod).values()
+    return func
 
 
 def has_schedule(mod: tvm.IRModule) -> bool:
-    (func,) = kernels(mod)
-    return "tirx.is_scheduled" in (func.attrs or {})
+    return "tirx.is_scheduled" in (only_kernel(mod).attrs or {})
 
 
 # --- numbers --------------------------------------------------------------------------------------
 
 
-# the tests below run the others, with many rows and with few
-ONLY_HERE = [name for name in EPILOGUES if name not in ("bias", "bias and residual", "silu")]
+BIAS, SILU, BOTH = (EPILOGUES[name] for name in ("bias", "silu", "bias and residual"))
+RELU = ("R.nn.relu(R.add(y, b))", lambda y, b, r: np.maximum(y + b, 0))
+LAYERS = {  # name: (rows, epilogue, dtype, the dtype that is asked for, rows of each call)
+    **{
+        name: ((1, "n"), epilogue, NARROW[at % 2], "", [(1, 70), (1, 3)])  # many rows and few
+        for at, (name, epilogue) in enumerate(EPILOGUES.items())
+        if epilogue not in (BIAS, SILU, BOTH)  # which run below
+    },
+    **{f"{dtype} to float32": (ANY, RELU, dtype, "float32", [(13,)]) for dtype in NARROW},
+    "a bias is added in float32, and then rounded": (
+        (12,), ('R.astype(R.add(y, b), "float16")', BIAS[1]), "float16", "float32", [(12,)],
+    ),
+    "2 rows": ((2,), SILU, "bfloat16", "", [(2,)]),
+    "8 rows": ((8,), SILU, "bfloat16", "", [(8,)]),
+    "17 rows": ((17,), SILU, "float16", "", [(17,)]),
+    "unknown dimensions are rows": (("batch", "n"), BOTH, "float16", "", [(2, 7), (2, 3)]),
+    "a known dimension too": ((3, "n"), BOTH, "float16", "", [(3, 5), (3, 1)]),
+}  # fmt: skip
 
 
 @injected_faults.runs_here
-@pytest.mark.parametrize("name", ONLY_HERE)
-def test_every_epilogue_is_right_with_many_rows_and_with_few(name):
-    text, exact = EPILOGUES[name]
-    dtype = NARROW[list(EPILOGUES).index(name) % 2]
-    mod = lower_to_kernels(linear_module((1, "n"), text, dtype), only_layers=True)
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_is_scheduled_and_right(name):
+    rows, (text, exact), dtype, out, calls = LAYERS[name]
+    mod = schedule_layers(linear_module(rows, text, dtype, out=out))
     assert has_schedule(mod)
-    for rows in (70, 3):
-        check_numbers(mod, exact, draw_operands((1, rows), dtype))
+    for called in calls:
+        check_numbers(mod, exact, draw_operands(called, dtype, wide=out))
 
 
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_sums_start_from_the_bias_where_every_use_of_the_product_adds_it(name):
     (text, _), dtype = EPILOGUES[name], "bfloat16"
-    found = phases(DLIGHT_CUDA)
-    with DLIGHT_CUDA:
-        passes = [*found["attach"], *found["graph and lower"]]
-        (func,) = kernels(tvm.transform.Sequential(passes)(linear_module((9,), text, dtype)))
-    recognized = match_layer(merge_epilogue(func))
+    lowered = after_phases(linear_module((9,), text, dtype), DLIGHT_CUDA, *LOWER)
+    recognized = match_layer(merge_epilogue(only_kernel(lowered)))
     assert (recognized.start is not None) is (name in FROM_BIAS)
     # one rounding: the last operation
     casts = [str(c.ty.dtype) for c in nodes(recognized.value, tirx.Cast)]
@@ -149,23 +142,10 @@ def test_sums_start_from_the_bias_where_every_use_of_the_product_adds_it(name):
 
 
 @injected_faults.runs_here
-@pytest.mark.parametrize("dtype", NARROW)
-def test_a_wide_result_has_its_dtype_and_its_bias(dtype):
-    """Asked for in float32, nothing is rounded to a narrow dtype."""
-    mod = lower_to_kernels(
-        linear_module(ANY, "R.nn.relu(R.add(y, b))", dtype, out="float32"), only_layers=True
-    )
-    assert has_schedule(mod)
-    check_numbers(
-        mod, lambda y, b, r: np.maximum(y + b, 0), draw_operands((13,), dtype, wide="float32")
-    )
-
-
-@injected_faults.runs_here
 def test_a_program_that_looks_at_its_rounding_sees_it():
     """The error of rounding y: without the rounding, this would be 0."""
     text = 'R.astype(R.subtract(R.astype(R.astype(y, "float16"), "float32"), y), "float16")'
-    mod = lower_to_kernels(linear_module((16,), text, out="float32"), only_layers=True)
+    mod = schedule_layers(linear_module((16,), text, out="float32"))
     assert has_schedule(mod)
     x, w, b, r = draw_operands((16,), "float16", wide="float32")
     got = KernelByKernel(mod, DLIGHT_CUDA, CudaOnCpu()).run("main", x, w, b, r)
@@ -176,31 +156,22 @@ def test_a_program_that_looks_at_its_rounding_sees_it():
     )  # sums in another order round differently now and then
 
 
-@injected_faults.runs_here
-def test_a_bias_that_is_added_in_float32_and_then_rounded():
-    text = 'R.astype(R.add(y, b), "float16")'
-    mod = lower_to_kernels(linear_module((12,), text, out="float32"), only_layers=True)
-    assert has_schedule(mod)
-    check_numbers(mod, lambda y, b, r: y + b, draw_operands((12,), "float16", wide="float32"))
-
-
 # --- which kernel ---------------------------------------------------------------------------------
 
 
 @injected_faults.runs_here
 def test_a_call_takes_the_kernel_for_its_number_of_rows():
     """Few rows: one block row of 2, 4 or 8; more: tensor cores, in tiles of 64 rows."""
-    mod = lower_to_kernels(linear_module(ANY, "R.add(y, b)"), only_layers=True)
+    mod = schedule_layers(linear_module(ANY, "R.add(y, b)"))
     run = {}
     for rows in (1, 2, 3, 4, 5, 8, 9, 17, 64, 100):
-        launched = check_numbers(mod, EPILOGUES["bias"][1], draw_operands((rows,), "float16"))
+        launched = check_numbers(mod, BIAS[1], draw_operands((rows,), "float16"))
         (run[rows],) = launched
         assert launched[run[rows]] == 1
     few = [run[1], run[3], run[5]]
     assert [run[2], run[4], run[8]] == few and len(set(few)) == 3
     assert {run[9], run[17], run[64], run[100]} == {run[9]} and run[9] not in few
-    (func,) = kernels(mod)
-    text = kernel_sources(func)
+    text = kernel_sources(only_kernel(mod))
     assert [name for name in text if "mma.sync" in text[name]] == [run[9]]
     assert all("shfl_xor" in text[name] for name in few)
 
@@ -211,47 +182,26 @@ ROWS = [(1, None), (2, False), (8, False), (9, True), (100, True)]
 @pytest.mark.parametrize(("rows", "cores"), ROWS)
 def test_the_number_of_rows_decides_where_it_is_known(rows, cores):
     target = target_of("sm_80")
-    mod = lower_to_kernels(linear_module((rows,), "R.add(y, b)"), target, only_layers=True)
+    mod = schedule_layers(linear_module((rows,), "R.add(y, b)"), target)
     assert has_schedule(mod) is (cores is not None)
     if cores is not None:
-        assert has_mma(kernels(mod)[0], target) is cores
-
-
-@injected_faults.runs_here
-@pytest.mark.parametrize(("rows", "dtype"), [(2, "bfloat16"), (8, "bfloat16"), (17, "float16")])
-def test_known_numbers_of_rows_are_right(rows, dtype):
-    mod = lower_to_kernels(
-        linear_module((rows,), "R.nn.silu(R.add(b, y))", dtype), only_layers=True
-    )
-    check_numbers(mod, EPILOGUES["silu"][1], draw_operands((rows,), dtype))
+        assert has_mma(only_kernel(mod), target) is cores
 
 
 @injected_faults.runs_here
 def test_a_bound_decides_which_kernels_there_are_and_never_the_numbers():
     """With at most six rows there is no kernel for many; with more than the caller promised, it is slow and right."""
-    mod = lower_to_kernels(linear_module(("batch", 1), "R.add(y, b)"), only_layers=True, batch=6)
-    assert not has_mma(kernels(mod)[0])
+    mod = schedule_layers(linear_module(("batch", 1), "R.add(y, b)"), batch=6)
+    assert not has_mma(only_kernel(mod))
     for rows in (6, 19):
-        check_numbers(mod, EPILOGUES["bias"][1], draw_operands((rows, 1), "float16"))
-
-
-@injected_faults.runs_here
-@pytest.mark.parametrize(
-    ("said", "shapes"), [(("batch", "n"), [(2, 7), (2, 3)]), ((3, "n"), [(3, 5), (3, 1)])]
-)
-def test_several_dimensions_are_rows_too(said, shapes):
-    mod = lower_to_kernels(linear_module(said, "R.add(R.add(y, b), r)"), only_layers=True)
-    for rows in shapes:
-        check_numbers(mod, EPILOGUES["bias and residual"][1], draw_operands(rows, "float16"))
+        check_numbers(mod, BIAS[1], draw_operands((rows, 1), "float16"))
 
 
 @injected_faults.needs_compiler
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_compiles_and_spills_nothing(arch):
     target = target_of(arch)
-    (func,) = kernels(
-        lower_to_kernels(linear_module(ANY, EPILOGUES["gate"][0]), target, only_layers=True)
-    )
+    func = only_kernel(schedule_layers(linear_module(ANY, EPILOGUES["gate"][0]), target))
     for name, text in HostProgram(func, target).kernels.items():
         _, report = cuda_resources.compile_cuda(text.source, arch)
         assert not re.search(r"[1-9]\d* bytes (spill|stack)", report), (name, report)
@@ -259,10 +209,8 @@ def test_compiles_and_spills_nothing(arch):
 
 @pytest.mark.parametrize("arch", ["sm_86", "sm_100a"])  # with the least and the most of it
 def test_a_block_asks_for_no_more_shared_memory_than_the_architecture_has(arch):
-    mod = lower_to_kernels(
-        linear_module((4096,), "y", n=4096, k=4096), target_of(arch), only_layers=True
-    )
-    (func,) = kernels(mod)
+    mod = schedule_layers(linear_module((4096,), "y", n=4096, k=4096), target_of(arch))
+    func = only_kernel(mod)
     pools = [b for b in nodes(func.body, tvm.ir.Var) if tirx.is_buffer_var(b)]
     asked = max(
         2 * int(b.shape[0]) for b in pools if b.scope() == "shared.dyn" and len(b.shape) == 1
@@ -271,7 +219,7 @@ def test_a_block_asks_for_no_more_shared_memory_than_the_architecture_has(arch):
 
 
 def test_addresses_of_an_unknown_number_of_rows_have_64_bits():
-    (func,) = kernels(lower_to_kernels(linear_module(ANY, "y"), only_layers=True))
+    func = only_kernel(schedule_layers(linear_module(ANY, "y")))
     assert all("(int64_t)" in text for text in kernel_sources(func).values())
 
 
@@ -293,9 +241,9 @@ LEFT = {
 def test_what_no_kernel_fits_is_left_for_dlight_and_right(case):
     rows, dtype, n, k, arch, runs = LEFT[case]
     target, mod = target_of(arch), linear_module(rows, "R.add(y, b)", dtype, n, k)
-    assert not has_schedule(lower_to_kernels(mod, target, only_layers=True))
-    scheduled = lower_to_kernels(mod, target)
-    assert all(kernel_sources(func, target) for func in kernels(scheduled))
+    assert not has_schedule(schedule_layers(mod, target))
+    scheduled = after_phases(mod, target)
+    assert all(kernel_sources(func, target) for func in kernels(scheduled).values())
     if runs:
         arrays = draw_operands(tuple(5 if one == "n" else one for one in rows), dtype, n, k)
         got = KernelByKernel(scheduled, target, CudaOnCpu()).run("main", *arrays)
@@ -305,11 +253,8 @@ def test_what_no_kernel_fits_is_left_for_dlight_and_right(case):
 
 def test_other_kinds_of_gpu_are_left():
     for kind in ("metal", "vulkan", "llvm"):
-        target, found = Target(kind), phases(DLIGHT_CUDA)
-        with DLIGHT_CUDA:
-            passes = [*found["attach"], *found["graph and lower"]]
-            mod = tvm.transform.Sequential(passes)(linear_module(ANY, "y"))
-        assert not has_schedule(ScheduleLinearLayers(target, {})(mod))
+        mod = after_phases(linear_module(ANY, "y"), DLIGHT_CUDA, *LOWER)
+        assert not has_schedule(ScheduleLinearLayers(Target(kind), {})(mod))
 
 
 def product_with_element(dtype: str, out: str, element=None) -> tvm.IRModule:

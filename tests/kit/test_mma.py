@@ -92,16 +92,11 @@ def _replaced(old: str, new: str):
     return lambda text: text.replace(old, new)
 
 
-def _first_product(condition: str):
-    """The first call of mma.sync under `condition`."""
-    return lambda text: re.sub(
-        r"(\n +)(tvm_builtin_ptx_mma_sync)", rf"\1{condition}\2", text, count=1
-    )
-
-
 FAULTS = {
     "waits one group too few": _replaced('"cp.async.wait_group 2;"', '"cp.async.wait_group 3;"'),
-    "half a warp multiplies": _first_product("if (threadIdx.x & 16) "),
+    "half a warp multiplies": injected_faults.at_match(
+        r"(?<=\n) +(?=tvm_builtin_ptx_mma_sync)", instead="if (threadIdx.x & 16) "
+    ),
     "a copy of 8 bytes past the caches": _replaced("[%1], 16;", "[%1], 8;"),
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from chapters.kit.passes.planned_storage import evaluate, format_size, plan_stor
 from chapters.kit.passes.require_threads import RequireThreads
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.ch09.test_phases import Branches
-from tests.support.compile_and_run import run_main
+from tests.support.kernels import compile_main, run_main
 
 # --- copies of operands before an update in place --------------------------------------------------
 
@@ -135,13 +135,12 @@ def main(choose: ("bool",), x: (4,)) -> R.Tensor((4,), "float32"):
         out = R.add(x, x)
     return R.call_tir_inplace(cls.count, (out,), [0], out_ty=R.Tensor((4,), "float32"))
 """)
-PIPELINE = fusion_pipeline(QUICK)
 
 
-def compile_main(mod: tvm.IRModule):
-    """main of `mod`, on NumPy arrays, as a list."""
-    vm = relax.VirtualMachine(tvm.compile(mod, QUICK, relax_pipeline=PIPELINE), tvm.cpu())
-    return lambda *arrays: vm["main"](*map(tvm.runtime.tensor, arrays)).numpy().tolist()
+def list_results(mod: tvm.IRModule, *calls: tuple) -> list:
+    """What `main`, compiled once, returns to each of `calls`, as lists."""
+    main = compile_main(mod, QUICK)
+    return [main(*arrays).numpy().tolist() for arrays in calls]
 
 
 def test_what_nothing_reads_is_removed():
@@ -149,13 +148,12 @@ def test_what_nothing_reads_is_removed():
     passes = [*lower, FoldReadOnlyConstants(), relax.transform.FuseOps()]
     mod = tvm.transform.Sequential(passes)(UNUSED_IN_A_BRANCH)
     assert not [name for name in mod.get_global_vars() if "tanh" in name.name_hint]
-    main, x = compile_main(UNUSED_IN_A_BRANCH), np.ones(4, "float32")
-    assert [main(np.array(choose), x) for choose in (True, False)] == [[0.0] * 4, [3.0] * 4]
+    calls = ((np.array(choose), np.ones(4, "float32")) for choose in (True, False))
+    assert list_results(UNUSED_IN_A_BRANCH, *calls) == [[0.0] * 4, [3.0] * 4]
 
 
 def test_each_run_starts_from_the_constant():
-    main = compile_main(COUNTS)
-    assert [main(np.zeros(4, "float32")) for _ in range(3)] == [[1.0] * 4] * 3
+    assert list_results(COUNTS, *[(np.zeros(4, "float32"),)] * 3) == [[1.0] * 4] * 3
 
 
 @pytest.mark.parametrize(("mod", "writes"), [(COUNTS, True), (ONLY_READS, False), (PACKED, True)])
@@ -189,7 +187,7 @@ def main(x: (4, 6){parameter}):
     )
     x = np.arange(24, dtype="float32").reshape(4, 6)
     others = [np.zeros(given, "float32")] if len(given) == 2 else map(np.array, given)
-    assert compile_main(mod)(x, *others) == x.reshape(8, 3).tolist()
+    assert list_results(mod, (x, *others)) == [x.reshape(8, 3).tolist()]
 
 
 # --- memory of functions with a branch -------------------------------------------------------------

@@ -28,6 +28,7 @@ from chapters.kit.quantized.schedule_quantized_matmuls import match_quantized_ma
 from chapters.kit.quantized.weight_blocks import PackedLayout, QuantizedRows, pack
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined, multiply_codes
+from tests.support.kernels import compile_kernels
 from tests.support.quantized import (
     M,
     assert_close,
@@ -94,14 +95,6 @@ def schedule_kernel(func: tirx.PrimFunc, exact: bool, target: Target = QUICK_HER
         shape = [int(one) for one in buffer.shape if isinstance(one, tirx.IntImm)]
         assert not (str(buffer.dtype).startswith("float") and prod(shape) == floats), buffer
     return found
-
-
-def compile_kernels(kernels: dict[object, tirx.PrimFunc], target: Target = QUICK_HERE) -> dict:
-    """The functions of `kernels`, compiled together."""
-    names = {key: f"kernel{at}" for at, key in enumerate(kernels)}
-    mod = {names[key]: one.with_attr("global_symbol", names[key]) for key, one in kernels.items()}
-    built = tvm.compile(tvm.IRModule(mod), target)
-    return {key: built[name] for key, name in names.items()}
 
 
 def run_guarded(

@@ -28,8 +28,7 @@ from chapters.kit.quantized.weight_blocks import PackedLayout, pack
 from chapters.kit.schedules.gemv_within_bounds import GEMVWithinBounds
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined
-from tests.support.injected_faults import needs_compiler, runs_here
-from tests.support.orders import every_order
+from tests.support.injected_faults import every_order, needs_compiler, runs_here
 from tests.support.quantized import (
     M,
     assert_close,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chapters.kit.chat.gguf_file import GGUF, GGUFError, read_gguf
+from chapters.kit.chat.gguf_file import GGUF, GGUFError
 from chapters.kit.chat.tokenizer import BYTES, MARK, Streamer, Tokenizer
-from tests.kit.real_model import real_model_path
+from tests.kit.real_model import real_tokenizer
 
 pytest.importorskip("tokenizers", reason="needs `pip install -e '.[model]'`")
 
@@ -43,11 +42,6 @@ TEXTS = [
     "\x00\x01\x1b[31m\x7f",
     "\ufffd\ufffe\U0010ffff",
 ]
-
-
-@functools.cache
-def real_tokenizer() -> Tokenizer:
-    return Tokenizer.from_gguf(read_gguf(real_model_path()))
 
 
 def make_tokenizer(**fields) -> Tokenizer:

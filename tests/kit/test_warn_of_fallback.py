@@ -4,9 +4,10 @@ import warnings
 
 import pytest
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te
 
 from chapters.ch09_the_compiler.trace import show
+from chapters.checking.programs import kernels
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.cpu.nt_matmul import OTHER_FORM
 from chapters.kit.decoder.llama import decoder
@@ -18,6 +19,7 @@ from chapters.kit.schedules.warn_of_fallback import (
     operand_reuse,
 )
 from chapters.runner.earlier import earlier
+from tests.support.kernels import run_passes
 
 LLVM = tvm.target.Target("llvm")
 
@@ -27,8 +29,7 @@ def lower_before_fallback(mod, **facts):
     phases = earlier(9).phases(LLVM, **facts)
     passes = [one for phase in ("attach", "graph and lower", "schedule") for one in phases[phase]]
     names = [one.info.name for one in passes]
-    with LLVM:
-        return tvm.transform.Sequential(passes[: names.index(warn_of_fallback.FALLBACK)])(mod)
+    return run_passes(passes[: names.index(warn_of_fallback.FALLBACK)], mod, LLVM)
 
 
 def fallback_warnings(mod, **facts) -> list[str]:
@@ -151,8 +152,7 @@ def test_a_product_with_its_name_in_a_form_of_its_own():
 )
 def test_norms_and_sums_are_no_products(line):
     mod = relax_module(f"def main(x: (8, 16), b: (16,)):\n    out = {line}\n")
-    lowered = relax.transform.LegalizeOps()(mod)
-    funcs = [f for f in lowered.functions.values() if isinstance(f, tirx.PrimFunc)]
+    funcs = kernels(relax.transform.LegalizeOps()(mod)).values()
     assert funcs and not any(products(func) for func in funcs)
 
 

@@ -11,13 +11,14 @@ from tvm import relax, tirx
 from tvm.s_tir import SBlock
 from tvm.target import Target
 
-from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu, missing
+from chapters.checking.programs import kernels
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.schedules.merge_elementwise import MOST
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
-from tests.support.compile_and_run import after_phases, run_main
-from tests.support.kernel_by_kernel import KernelByKernel
+from tests.support.injected_faults import runs_here
+from tests.support.kernel_by_kernel import run_on_gpu
+from tests.support.kernels import after_phases, run_main
 
 ROUNDS = {"float32": 1.5 * 2**23, "float64": 1.5 * 2**52}
 LARGEST = {"float32": 3e38, "float64": 1e308}
@@ -158,23 +159,20 @@ def test_two_addends_of_a_sum_do_not_meet_in_its_init():
 # --- GPU code -------------------------------------------------------------------------------------
 
 
-def run_on_gpu(formula, shapes, dtype):
-    mod = after_phases(Program(formula, shapes, dtype).mod, DLIGHT_CUDA)
-    return KernelByKernel(mod, DLIGHT_CUDA, CudaOnCpu()).run("main", *draw_arrays(shapes, dtype))
-
-
-@pytest.mark.skipif(bool(missing()), reason=missing())
+@runs_here
 def test_gpu_code():
     (x,) = draw_arrays([(6, 32)], "float32")
+    a, b = draw_arrays([(16, 64), (32, 64)], "float32")
     with np.errstate(invalid="ignore", over="ignore"):
         y = x * np.float32(3e38) * np.float32(3e38)
         nan = y - y
-    np.testing.assert_array_equal(run_on_gpu(up_and_down, [x.shape], "float32"), np.rint(x))
-    np.testing.assert_array_equal(run_on_gpu(infinite, [x.shape], "float32"), nan)
-    shapes = [(16, 64), (32, 64)]
-    a, b = draw_arrays(shapes, "float32")
-    got = run_on_gpu(lambda p, x, w: up_and_down(p, product(p, x, w)), shapes, "float32")
-    np.testing.assert_array_equal(got, np.rint(a @ b.T))
+    for formula, arrays, expected in (
+        (up_and_down, [x], np.rint(x)),
+        (infinite, [x], nan),
+        (lambda p, x, w: up_and_down(p, product(p, x, w)), [a, b], np.rint(a @ b.T)),
+    ):
+        mod = Program(formula, [one.shape for one in arrays], "float32").mod
+        np.testing.assert_array_equal(run_on_gpu(mod, *arrays), expected)
 
 
 # --- chains ---------------------------------------------------------------------------------------
@@ -214,11 +212,7 @@ def lower_chain(step, times, target):
 
 
 def count_expressions(mod):
-    return sum(
-        len(nodes(f.body, tvm.ir.Expr))
-        for f in mod.functions.values()
-        if isinstance(f, tirx.PrimFunc)
-    )
+    return sum(len(nodes(func.body, tvm.ir.Expr)) for func in kernels(mod).values())
 
 
 STEPS = [(silu, 100), (neuron, 25), (cell, 20), (neighbours, 20)]
@@ -239,7 +233,7 @@ def test_kernels_grow_with_the_length_of_a_chain(target, step, times):
 def test_a_long_chain_becomes_blocks_of_bounded_size():
     """Each operator that is inlined reads the block that it enters, so its size decides the time to compile."""
     mod = lower_chain(silu, 100, LLVM)
-    (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    (func,) = kernels(mod).values()
     blocks = nodes(func.body, SBlock)[:-1]  # without the root
     stores = [len(nodes(block, tirx.BufferStore)) for block in blocks]
     assert max(stores) <= MOST + 1 and len(blocks) <= 9

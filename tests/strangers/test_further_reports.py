@@ -3,16 +3,14 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
 
+from chapters.checking.programs import arguments, kernels
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.targets import CUDA
-from solutions.ch09_the_compiler.pipeline import fusion_pipeline
-from tests.support.compile_and_run import after_phases, run_main
 from tests.support.injected_faults import runs_here
-from tests.support.kernel_by_kernel import KernelByKernel
+from tests.support.kernel_by_kernel import run_on_gpu
+from tests.support.kernels import after_phases, compile_main, run_main
 
 RANDOM = np.random.default_rng(19)
 
@@ -83,17 +81,11 @@ def module(parameters: str, *statements: str) -> tvm.IRModule:
     return relax_module(f"def main({parameters}):\n    {lines}")
 
 
-def draw(ty: relax.TensorType) -> np.ndarray:
-    shape = [int(n) if isinstance(n, tirx.IntImm) else 0 for n in ty.shape]
-    scale = 1 if ty.dtype == "float32" else 3
-    return (scale * RANDOM.standard_normal(shape)).clip(-5, 4).astype(str(ty.dtype))
-
-
 @pytest.mark.parametrize("report", REPORTS)
 def test_a_report(report):
     *text, expected = REPORTS[report]
     mod = module(*text)
-    arrays = [draw(param.ty) for param in mod["main"].params]
+    arrays = arguments(mod["main"], sizes=(0,))
     poison = [np.full(99, np.nan, "float32")]  # in the memory that is used next
     run_main(module("x: (99,)", "y = R.add(x, x)"), *poison, pipeline="default")
     exact = expected(*[a.astype("float64") if a.dtype == "float32" else a for a in arrays])
@@ -103,7 +95,7 @@ def test_a_report(report):
 def test_no_matrix_is_copied_for_a_chosen_expert():
     """Mixtral and Qwen2-MoE with batched experts ran at a fifth of torch.compile's speed."""
     mod = after_phases(module(EXPERTS, CHOSEN), QUICK_HERE, "graph and lower")
-    found = [func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc)]
+    found = kernels(mod).values()
     sizes = [int(np.prod(buffer.shape)) for func in found for buffer in func.params]
     assert max(sizes) == 5 * 24 * 32
 
@@ -114,8 +106,7 @@ def test_the_largest_of_negative_bytes_on_a_gpu():
     x = RANDOM.integers(-100, -1, (3, 37)).astype("int8")
     mod = module('x: (3, 37, "int8")', "out = R.max(x, axis=[1])")
     np.testing.assert_array_equal(run_main(mod, x), x.max(1))
-    mod = after_phases(mod, CUDA)
-    np.testing.assert_array_equal(KernelByKernel(mod, CUDA, CudaOnCpu()).run("main", x), x.max(1))
+    np.testing.assert_array_equal(run_on_gpu(mod, x, target=CUDA), x.max(1))
 
 
 BRANCH = """
@@ -147,13 +138,11 @@ RETURNED = {  # what main returns
 def test_a_caller_may_overwrite_a_returned_constant(program):
     """After pytorch/TensorRT 4466, where an engine's output shares memory with a weight."""
     mod = relax_module(program, C=np.ones(3, "float32"))
-    vm = relax.VirtualMachine(
-        tvm.compile(mod, QUICK_HERE, relax_pipeline=fusion_pipeline(QUICK_HERE)), tvm.cpu()
-    )
-    arguments = [np.zeros(3, "float32"), np.array(True)][: len(mod["main"].params)]
+    main = compile_main(mod)
+    given = [np.zeros(3, "float32"), np.array(True)][: len(mod["main"].params)]
 
     def results() -> list[tvm.runtime.Tensor]:
-        found, left = [], [vm["main"](*map(tvm.runtime.tensor, arguments))]
+        found, left = [], [main(*given)]
         while left:
             one = left.pop()
             if isinstance(one, tvm.runtime.Tensor):

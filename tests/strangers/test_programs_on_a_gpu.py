@@ -14,6 +14,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
 
+from chapters.checking.programs import kernels
 from chapters.checking.relax_modules import HIDDEN, Writer, write_module
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
@@ -21,8 +22,8 @@ from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.tensor_ir import substitute, variables_of, with_fields
-from tests.support.compile_and_run import after_phases
 from tests.support.injected_faults import runs_here
+from tests.support.kernels import after_phases
 
 pytestmark = runs_here
 
@@ -58,12 +59,6 @@ DRAWN = range(24)
 # of the largest number: some roundings of the dtype
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 SIZES = {"n": 3, "b": 2}
-
-
-def schedule_kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
-    """`mod` as kernels without schedules, and the same kernels scheduled for a GPU."""
-    lowered = after_phases(mod, CUDA, "graph and lower")
-    return lowered, after_phases(lowered, CUDA, "schedule")
 
 
 def size_of(extent: tvm.ir.Expr) -> int:
@@ -108,16 +103,15 @@ def assert_same_numbers(name: str, plain: tirx.PrimFunc, on_gpu: tirx.PrimFunc) 
 
 
 def kernels_of(mod: tvm.IRModule) -> dict[str, tuple[tirx.PrimFunc, tirx.PrimFunc]]:
-    """The kernels of `mod` whose parameters are buffers, without and with a schedule."""
-    plain, on_gpu = schedule_kernels(mod)
-    names = {gvar.name_hint for gvar in on_gpu.get_global_vars()}
+    """The kernels of `mod` whose parameters are buffers, without and with a schedule for a GPU."""
+    lowered = after_phases(mod, CUDA, "graph and lower")
+    on_gpu = kernels(after_phases(lowered, CUDA, "schedule"))
     return {
-        gvar.name_hint: (func, on_gpu[gvar.name_hint])
-        for gvar, func in plain.functions_items()
-        if isinstance(func, tirx.PrimFunc)
-        and gvar.name_hint in names
+        name: (func, on_gpu[name])
+        for name, func in kernels(lowered).items()
+        if name in on_gpu
         and "tirx.is_scheduled" not in (func.attrs or {})
-        and all(tirx.is_buffer_var(param) for param in func.params)
+        and all(map(tirx.is_buffer_var, func.params))
     }
 
 

@@ -1,4 +1,4 @@
-"""Kernels that tests run on the CPU: with a fault injected in TVM's text, or written by hand; and when they can run."""
+"""GPU kernels that tests run on the CPU: with an injected fault, written by hand, in many orders of their threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chapters.checking.gpu_kernels import exact
 from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu import cuda_resources
-from chapters.kit.gpu.launches import Engine, HostProgram, Kernel, Launch
+from chapters.kit.gpu.launches import Engine, HostProgram, Kernel, Launch, LaunchError
 from chapters.kit.gpu.targets import CUDA
 
 runs_here = pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
@@ -107,3 +107,25 @@ def run_text(
     sizes = (blocks, 1, 1), (threads, 1, 1)
     launch = Launch(kernel, *sizes, tuple(arrays.values()), shared_bytes)
     (engine or CudaOnCpu())(launch)
+
+
+def every_order(launch: Launch) -> None:
+    """An engine for HostProgram.run: the first thread first, and then ten random orders.
+
+    Raises LaunchError, with the seed, if an order gives other bits.
+    """
+    arrays = [one for one in launch.arguments if isinstance(one, np.ndarray)]
+    before = [array.copy() for array in arrays]
+    CudaOnCpu()(launch)
+    after = [array.copy() for array in arrays]
+    for seed in range(1, 11):
+        for array, old in zip(arrays, before, strict=True):
+            array[...] = old
+        CudaOnCpu(seed=seed)(launch)
+        for array, first in zip(arrays, after, strict=True):
+            other = array.view("uint8") != first.view("uint8")
+            if other.any():
+                raise LaunchError(
+                    f"{launch.kernel.name} gives other numbers in the random order of seed {seed}: "
+                    f"{np.count_nonzero(other)} of {other.size} bytes of an array differ."
+                )

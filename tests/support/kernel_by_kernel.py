@@ -13,8 +13,11 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import Engine, HostProgram
+from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.passes.planned_storage import evaluate
+from tests.support.kernels import after_phases
 
 Value = np.ndarray | tuple | int
 CALL_TIR, CALL_INPLACE = map(tvm.ir.Op.get, ("relax.call_tir", "relax.call_tir_inplace"))
@@ -83,6 +86,14 @@ class KernelByKernel:
         for launch in self.programs[name].run(self.engine, list(arguments)):
             kernel = launch.kernel.name
             self.launched[kernel] = self.launched.get(kernel, 0) + 1
+
+
+def run_on_gpu(
+    mod: tvm.IRModule, *arguments: Value, target: Target = DLIGHT_CUDA, **facts
+) -> np.ndarray:
+    """What `main` of the Relax module `mod` returns, after the phases for `target`, as CUDA run on this CPU."""
+    scheduled = after_phases(mod, target, **facts)
+    return KernelByKernel(scheduled, target, CudaOnCpu()).run("main", *arguments)
 
 
 def _allocate_result(ty: relax.TensorType, known: Mapping[str, int]) -> np.ndarray:

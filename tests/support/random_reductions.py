@@ -19,11 +19,8 @@ from typing import Any
 
 import numpy as np
 import tvm
-from hypothesis import given, seed, settings
-from hypothesis import strategies as st
 from tvm import s_tir
 
-from chapters.checking.draws import SAME_EVERYWHERE
 from chapters.kit.ir.parse_alone import from_source
 
 TABLE = 4  # the argument that is a table of indices, J
@@ -36,11 +33,6 @@ OTHERS = (  # blocks around the two, named by where they stand
 )
 LAYOUTS = ("plain", "plain", "plain", "plain", "plain", "plain", "flat", "tiled", "unit", "shifted")
 PER_TEST = 50  # draws of one test; several tests can run side by side
-
-
-def try_draws(draws: st.SearchStrategy, check: Callable[[Any], None], part: int) -> None:
-    """Call `check` with PER_TEST of `draws`: the same ones each time, and others for each `part`."""
-    seed(part)(settings(SAME_EVERYWHERE, max_examples=PER_TEST)(given(draws)(check)))()
 
 
 class Choices:

@@ -6,6 +6,7 @@ group` of the cache directly, so keys and values are neither repeated nor transp
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -55,6 +56,7 @@ def rotate_queries(qkv: Tensor, positions: Tensor, config: LlamaConfig) -> Tenso
     return op.tensor_expr_op(compute, "rotate_queries", [qkv, positions])
 
 
+@functools.cache  # each layer and function of a decoder takes the same one
 def append_kernel(config: LlamaConfig, dtype: str) -> tirx.PrimFunc:
     """Rotate the new keys, then write keys and values into the cache, in place.
 
