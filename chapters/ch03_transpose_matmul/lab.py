@@ -57,7 +57,7 @@ display(
 
 
 # %%
-small = {
+bodies = {
     "x_times_its_own": "out = R.matmul(x, R.permute_dims(x))",
     "shared": """
         wt = R.permute_dims(w)
@@ -71,8 +71,10 @@ small = {
         return gv, b""",
     "written_otherwise": "out = R.matmul(x, R.permute_dims(w, [-1, -2]))",
 }
-for name, body in small.items():
-    small[name] = relax_module(f"def main(x: (6, 6), w: (6, 6)):\n        {body}")
+small = {
+    name: relax_module(f"def main(x: (6, 6), w: (6, 6)):\n        {body}")
+    for name, body in bodies.items()
+}
 
 
 def outcome(fuse, mod) -> str:

@@ -61,7 +61,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
                 given = {"name": by, "path": path}
                 candidates.append(Candidate(TORCH, "torch_baseline", given, ("torch",)))
             timings, missing = compare(candidates, threads=threads, rounds=rounds)
-        say("\n".join([name, *missing]))
+        times = [f"  {key}: {format_duration(one.seconds)}" for key, one in timings.items()]
+        say("\n".join([name, *missing, *times]))
         cases.append(
             {
                 "decoder": name,

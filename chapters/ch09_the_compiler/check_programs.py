@@ -139,7 +139,7 @@ FOREIGN = {  # epilogues that read another sum than the one of their own index
 BLOCKS = {
     **EPILOGUES,
     **FOREIGN,
-    "alone": "",
+    **dict.fromkeys(("alone", "row sums", "a cast before"), ""),
     "clipped": "out = max(y[i, j], r[i, j])",
     "gate and relu": "gated = y[i, j] * r[i, j]; out = max(gated[i, j], 0.0)",
     "five blocks": (  # of which the fourth reads no sum
@@ -184,7 +184,7 @@ def _make_product(kind: str, sizes: tuple[int, int, int], name: str = "") -> tir
     if kind == "row sums":
         y = te.compute((m,), lambda i: te.sum(y[i, column], axis=column), name="out")
     tensors = {"b": b, "r": r, "y": y}
-    for block in filter(None, BLOCKS.get(kind, "").split("; ")):
+    for block in filter(None, BLOCKS[kind].split("; ")):
         name, element = block.split(" = ")
         tensors[name] = _compute((m, n - (kind == "shifted")), name, element, tensors)
     results = [tensor for name, tensor in tensors.items() if name.startswith("out")]

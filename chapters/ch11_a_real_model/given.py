@@ -218,9 +218,8 @@ class Kind:
     loss: float
 
 
-def _kinds() -> dict[str, Kind]:
-    """The measured kinds, from the results file."""
-    alone = load("ch11_perplexity")["measured"]["alone"]
+def _read_kinds(alone: Mapping[str, dict]) -> dict[str, Kind]:
+    """The kinds, of what was measured of each alone."""
     sizes = {name: one["bytes_of_kind"] for name, one in alone.items()}
     return {
         name: Kind(sizes[name]["Q4_0"] / 1e6, sizes[name]["Q8_0"] / 1e6, one["loss"])
@@ -228,15 +227,16 @@ def _kinds() -> dict[str, Kind]:
     }
 
 
-KINDS = _kinds()
+KINDS = _read_kinds(load("ch11_perplexity")["measured"]["alone"])
 BUDGET = 14.0  # megabytes per token for 8 bits
 
 
-def kinds_table() -> Table:
-    """KINDS as a table."""
+def kinds_table(alone: Mapping[str, dict] | None = None) -> Table:
+    """KINDS as a table, or what was measured of each kind alone."""
+    kinds = KINDS if alone is None else _read_kinds(alone)
     rows = [
         (name, f"{kind.loss:.4f}", f"{kind.in_4_bits:.2f}", f"{kind.in_8_bits:.2f}")
-        for name, kind in KINDS.items()
+        for name, kind in kinds.items()
     ]
     return Table(("kind", "loss in 4 bits", "MB in 4 bits", "MB in 8 bits"), rows)
 

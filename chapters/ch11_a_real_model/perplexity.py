@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from chapters.ch11_a_real_model.given import kinds_table
 from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.bench.results import save
 from chapters.kit.chat.compile_decoder import compile_decoder
@@ -227,7 +228,7 @@ def main() -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"\n{variants_table(results)}")
+    print(f"\n{variants_table(results)}\n\n{kinds_table(results['alone'])}")
     if options.save:
         print(f"\nWritten to {save(NAME, results, COMMAND)}.")
     return 0

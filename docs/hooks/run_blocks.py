@@ -15,7 +15,8 @@ from pathlib import Path
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority, get_plugin_logger
 
-# for this hook and those that follow it in mkdocs.yml: the command `mkdocs` does not look for modules in this folder
+# MkDocs does not look for modules in this folder. It restores the path after each hook: those that follow in
+# mkdocs.yml find the packages because this one has imported them
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from docs.pages import outputs

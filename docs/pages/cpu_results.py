@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from chapters.kit.bench.cases import divide, find_fastest, list_candidates
 from chapters.kit.draw.bars import Bar
-from chapters.kit.draw.table import count_noun, format_duration, format_si, tabulate
+from chapters.kit.draw.table import Table, count_noun, format_duration, format_si, tabulate
 from docs.pages import plots
 from docs.pages.course_map import import_from_chapter
 from docs.pages.plots import display_name
@@ -296,24 +296,28 @@ def draw_chat_speed(measured: dict) -> list[plots.Figure]:
         "Q4_0 is the format in which llama.cpp is fastest."
     )
     limit = found["bandwidth"] / measured["bytes"][bench.OURS], "only reading the weights"
-    figures = [_draw_token_rates(decode, title, caption, claim, limit)]
+    figures = [_draw_token_rates(decode, 1, title, caption, claim, limit)]
     claim = (
         f"Our decoder reads a prompt at {prefill[bench.OURS]:,.0f} tokens per second; {_list_llama_rates(prefill)}. "
         f"With float32 activations ours makes {prefill[bench.EXACT]:,.0f}."
     )
     title = f"SmolLM2-135M: a prompt of {tokens} tokens, on {where}"
     caption = "A prompt's tokens go through the model together, so arithmetic takes the time and not memory."
-    figures.append(_draw_token_rates(prefill, title, caption, claim))
+    figures.append(_draw_token_rates(prefill, tokens, title, caption, claim))
     first = measured["first token"]  # of ours alone, where no other runtime is installed
     return [*figures, _draw_first_token(first)] if len(first) > 1 else figures
 
 
 def _draw_token_rates(
-    rates: dict[str, float], title: str, caption: str, claim: str, limit=None
+    rates: dict[str, float], tokens: int, title: str, caption: str, claim: str, limit=None
 ) -> plots.Figure:
     entries = [Bar(name, rate, f"{rate:,.0f}") for name, rate in rates.items()]
+    rows = [
+        (display_name(one.name), format_si(tokens / one.value, "s"), one.words) for one in entries
+    ]
+    table = Table(("runtime", "time", "tokens per second"), rows)
     words = "tokens per second, more is better"
-    return plots.draw_bars(entries, words, title, caption, claim, limit)
+    return plots.draw_bars(entries, words, title, caption, claim, limit, table)
 
 
 def _list_llama_rates(rates: dict[str, float]) -> str:
@@ -380,8 +384,10 @@ def _draw_perplexity(variants: dict[str, dict]) -> plots.Figure:
         "Perplexity is how many tokens the model wavers between, on average over a text: less is better. “file” is the "
         "4-bit file that the chat uses; x is a layer's input. float32 weights are the file's, unpacked."
     )
+    rows = [(n, f"{one['perplexity']:.2f}", f"{worse[n]:+.1%}") for n, one in variants.items()]
+    table = Table(("weights", "perplexity", f"over {name}"), rows)
     words = f"per cent above {whole['perplexity']:.1f}, less is better"
-    return plots.draw_bars(entries, words, title, caption, claim)
+    return plots.draw_bars(entries, words, title, caption, claim, table=table)
 
 
 PLOTS = {

@@ -46,15 +46,18 @@ COLUMNS = {
 def show_chapter(number: int) -> Parts:
     """Everything that `bench <number>` measured: a chart for each claim, then all tables, folded; or a note."""
     bench = import_from_chapter(number)
+    own = f"ch{number:02}_"  # bench 4 also measures what is shown with bench 8
     measured = [
-        name for name, (_, files) in list_tables(bench.TABLES).items() if any(map(load, files))
+        name
+        for name, (_, files) in list_tables(bench.TABLES).items()
+        if files[0].startswith(own) and any(map(load, files))
     ]
     if not measured:
         return bench.show_results()
     charts: list = []
     for name, plot in {**cpu_results.PLOTS, **gpu_results.PLOTS}.items():
         results = load(name)
-        if results is not None and name.startswith(f"ch{number:02}_"):
+        if results is not None and name.startswith(own):
             machine = f"{results['cores']} cores of an {results['device']}"
             if name in gpu_results.PLOTS:
                 machine = f"one {results['gpu']}"

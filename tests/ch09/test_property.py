@@ -34,7 +34,8 @@ RELATIVE = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
 
 def run_twice(mod: tvm.IRModule, arguments: list, target: Target) -> list[np.ndarray]:
     """What main returns; AssertionError if a second run returns something else."""
-    main = compile_main(mod, target, fusion_pipeline(target, variable_bounds={"n": 8}))
+    pipeline = fusion_pipeline(target, variable_bounds={"n": 8})
+    main = compile_main(mod, target, pipeline, checked=True)
     first, second = ([result.numpy() for result in main(*arguments)] for _ in range(2))
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a, b, "the second run differs")

@@ -59,7 +59,11 @@ def dies():
     os._exit(3)
 
 
-def test_compare_times_each_variant_and_tells_what_is_missing():
+def test_compare_times_each_variant_and_tells_what_is_missing(monkeypatch):
+    asked, measure = [], timing._Process.measure
+    monkeypatch.setattr(
+        timing._Process, "measure", lambda *one: asked.append(one[1]) or measure(*one)
+    )
     candidates = [
         Candidate(HERE, "two_sums", {"small": 1000, "large": 50000}),
         Candidate(HERE, "absent"),
@@ -68,6 +72,7 @@ def test_compare_times_each_variant_and_tells_what_is_missing():
     assert missing == ["nothing of that name is installed"]
     assert timings["large"].seconds > 3 * timings["small"].seconds
     assert timings["small"].error == 0.5
+    assert asked.count("small") == asked.count("large") == 1 + 3
 
 
 def give(**arguments):

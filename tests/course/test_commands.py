@@ -298,7 +298,7 @@ def test_watch_checks_every_save(course):
     try:
         assert any(line.strip().endswith(" s)") for line in watching.stdout)
         text = course.stub.read_bytes()
-        for seconds in (3, 0):  # it comes back, and is gone again after longer than watch waits
+        for seconds in (5, 0):  # it comes back, and is gone again after longer than watch waits
             course.stub.unlink()
             time.sleep(0.5)
             assert watching.poll() is None

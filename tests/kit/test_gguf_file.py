@@ -163,6 +163,18 @@ def test_a_name_cannot_write_to_the_terminal(read):
     assert "\x1b" not in str(error.value) and len(str(error.value)) < 500
 
 
+def test_strings_that_nobody_asks_for_take_less_memory_than_the_file(read):
+    """Decoded, each of these takes ten times its place in the file."""
+    data = file(field("odd", ARRAY, array(STRING, 200_000, string(b"\x80") * 200_000)))
+    tracemalloc.start()
+    try:
+        found = read(data)
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * len(data)
+    finally:
+        tracemalloc.stop()
+    assert found.field("odd", list)[-1] == "\udc80"
+
+
 def test_damaged_files_give_errors_only_and_take_little_memory(read):
     draw = random.Random(0)
     tracemalloc.start()

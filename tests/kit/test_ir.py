@@ -6,12 +6,42 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm.s_tir import SBlock
 
 from chapters.kit.cases.relax_text import kernel, relax_module
+from chapters.kit.cases.tir_text import write_block, write_function
 from chapters.kit.ir.ir_diff import diff, show
+from chapters.kit.ir.parse_alone import from_source
+from chapters.kit.ir.region_cover import find_undeclared
 from chapters.kit.ir.relax_effects import bindings_of, may_write, offloaded, scopes
 from chapters.kit.ir.row_index import row_dimensions, row_index, unit_dimensions
-from chapters.kit.ir.tensor_ir import substitute
+from chapters.kit.ir.tensor_ir import nodes, substitute
+
+# --- what a block declares ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reads", "load", "missed"),
+    [
+        ("A[vi, vj]", "A[vi, vj]", False),
+        ("A[vi:vi, vj:vj]", "A[vi, vj]", True),  # as many as there are in an empty region
+        ("A[vi, 0:8], J[vj]", "A[vi, J[vj]]", False),
+        ("A[vi, 0:7], J[vj]", "A[vi, J[vj]]", True),
+        ("J[vj]", "A[vi, J[vj]]", True),
+        ("A[vi, J[vj]], J[vj]", "A[vi, J[vj]]", False),
+        ("A[vi, vj // 2 * 2:vj // 2 * 2 + 2]", "A[vi, vj // 2 * 2 + step]", False),
+        ("A[vi, vj // 2 * 2]", "A[vi, vj // 2 * 2 + step]", True),
+        ("A[0, vj]", "A[vi, vj]", True),
+    ],
+)
+def test_an_access_that_a_block_does_not_declare_is_found(reads, load, missed):
+    body = f"T.reads({reads})\nT.writes(B[vi, vj])\nfor step in range(2):\n    B[vi, vj] = {load}"
+    buffers = {"A": '(4, 8), "float32"', "J": '(8,), "int32"', "B": '(4, 8), "float32"'}
+    text = write_function(buffers, write_block("copied", "i 4, j 8", body))
+    func = from_source(text)
+    (block,) = (one for one in nodes(func.body, SBlock) if one.name_hint == "copied")
+    assert bool(find_undeclared(block)) == missed
+
 
 # --- effects, scopes, rows ------------------------------------------------------------------------
 

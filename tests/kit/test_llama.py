@@ -17,10 +17,12 @@ from chapters.kit.decoder import llama, llama_config
 from chapters.kit.decoder import llama_reference as reference
 from chapters.kit.decoder.llama_generator import Generator, random_weights
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
+from tests.support.kernels import relative_error
 
 CONFIG = llama_config.CONFIGS["tiny"]
 LAYERS = CONFIG.num_hidden_layers
 STEPS = 25  # one token from prefill, 24 from decode
+WINDOW = 80
 
 # Chosen among random prompts so that the two best logits of every step are far apart (see
 # test_greedy_tokens_are_decided_by_a_margin); lengths differ so that batching must pad.
@@ -54,10 +56,11 @@ def weights(dtype):
 
 @pytest.fixture(scope="module")
 def generator(dtype, weights):
-    bounds = {"seq_len": 64, "context_window": 64, "batch_size": len(PROMPTS)}
+    bounds = {"seq_len": WINDOW, "context_window": WINDOW, "batch_size": len(PROMPTS) + 1}
     facts = {"variable_bounds": bounds, "metadata": {"vocab_size": CONFIG.vocab_size}}
     pipeline = fusion_pipeline(QUICK_HERE, **facts)
     settings = {"functions": llama.FUNCTIONS, "target": QUICK_HERE, "relax_pipeline": pipeline}
+    settings["context_window"] = WINDOW
     # kernels that compare their arguments take longer to compile than to run
     with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
         return Generator(CONFIG, dtype, weights=weights, **settings)
@@ -102,6 +105,28 @@ def test_one_sequence_agrees_with_the_reference(generator, expected, dtype):
 def test_batch_of_different_lengths_agrees_with_the_reference(batch, expected, dtype):
     exact = [np.stack(rows) for rows in zip(*expected, strict=True)]
     agrees(batch, exact, dtype)
+
+
+def test_a_batch_of_one_agrees_with_the_reference(generator, expected, dtype):
+    exact = [rows[None] for rows in expected[0]]
+    agrees(generator.generate_batch(PROMPTS[:1], STEPS), exact, dtype)
+
+
+def test_sixty_four_tokens_agree_with_the_reference(generator, weights, dtype):
+    prompt, most = [1, 5, 9, 33, 2], {"float32": 1e-5, "float16": 5e-3}
+    found, (tokens, logits) = (
+        generator.generate(prompt, 64),
+        reference.generate(CONFIG, weights, prompt, 64),
+    )
+    assert relative_error(found.logits, logits) < most[dtype]
+    np.testing.assert_array_equal(found.tokens, tokens)
+
+
+def test_tvms_own_pipeline_agrees_with_the_reference():
+    """Labs run it."""
+    weights = random_weights(CONFIG, "float32", seed=0)
+    found = Generator(CONFIG, weights=weights, target=QUICK_HERE).generate(PROMPTS[1], 8)
+    agrees(found, reference.generate(CONFIG, weights, PROMPTS[1], 8), "float32")
 
 
 def test_verify_gives_the_logits_of_every_token(generator, weights, dtype):
@@ -222,7 +247,7 @@ def test_bad_arguments_get_one_clear_sentence(call, message):
     [
         ([], 1, "no tokens"),
         ([CONFIG.vocab_size], 1, "vocabulary from 0 to 499"),
-        ([1] * 40, 26, "65 positions are needed and the cache has 64"),
+        ([1] * 56, 26, "81 positions are needed and the cache has 80"),
     ],
 )
 def test_bad_prompts_get_one_clear_sentence(generator, prompt, steps, message):

@@ -38,13 +38,13 @@ def run_passes(passes: Iterable, mod: tvm.IRModule, target: Target) -> tvm.IRMod
 
 
 def compile_main(
-    mod: tvm.IRModule, target: Target = QUICK_HERE, pipeline=None
+    mod: tvm.IRModule, target: Target = QUICK_HERE, pipeline=None, checked: bool = False
 ) -> Callable[..., object]:
     """`main` of `mod`, on NumPy arrays and lists of them. pipeline: if not chapter 9's, another one.
 
-    The kernels do not compare their arguments, which would take longer to compile than they do.
+    checked: kernels compare their arguments with what they declare, which takes longer to compile than they do.
     """
-    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+    with tvm.transform.PassContext(config={"tirx.disable_assert": not checked}):
         made = tvm.compile(mod, target, relax_pipeline=pipeline or fusion_pipeline(target))
     main = relax.VirtualMachine(made, tvm.cpu())["main"]
 

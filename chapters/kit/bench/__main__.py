@@ -44,10 +44,10 @@ def main() -> None:
     saved = [] if options.quick else measured
     # before tables are made: nothing that was measured may be lost
     written = [save(name, measured[name], command, options.folder) for name in saved]
-    for make, names in list_tables(bench.TABLES).values():
+    for title, (make, names) in list_tables(bench.TABLES).items():
         if found := [measured[name] for name in names if name in measured]:
             for table in list_parts(make(*found)):
-                print(f"\n{table}")
+                print(f"\n{title}\n{table}")
     print()
     for path in written:
         print(f"written: {path}")

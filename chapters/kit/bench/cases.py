@@ -1,9 +1,8 @@
 """The cases of a results file, and the cells of tables about them.
 
 A bench that times candidates has `measured["cases"]`. A case holds what was asked (sizes, dtype, threads) and its
-"seconds":
-{candidate: seconds per call}, numbers, or on a GPU the fields of their Quantiles. A candidate that was not measured has
-no entry, and its cell is a dash.
+"seconds": {candidate: seconds per call}, as numbers, or on a GPU as the fields of their Quantiles. A candidate that was
+not measured has no entry, and its cell is a dash.
 """
 
 from __future__ import annotations

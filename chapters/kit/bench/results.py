@@ -54,7 +54,7 @@ def measure_and_save(
     command: str,
     lacking: str = "",
 ) -> int:
-    """Measure, print what `show` makes of it, and write the results file `name`: a program's exit status.
+    """Measure, write the results file `name`, and print what `show` makes of it: a program's exit status.
 
     lacking: what is missing for that, "" if nothing is; it is then printed, and the exit status is 1.
     """
@@ -62,8 +62,8 @@ def measure_and_save(
         print(lacking, file=sys.stderr)
         return 1
     measured = measure()
-    print(show(measured))
-    print(f"written: {save(name, measured, command)}")
+    path = save(name, measured, command)  # first: nothing that was measured may be lost
+    print(f"{show(measured)}\nwritten: {path}")
     return 0
 
 

@@ -125,7 +125,8 @@ def compare(
 ) -> tuple[dict[str, Timing], list[str]]:
     """Measure all variants of all candidates; returns (timings by variant, what was missing).
 
-    Raises CandidateFailed if a candidate raised an exception, died or took too long.
+    rounds: at least 2, after one that does not count. Raises CandidateFailed if a candidate raised an exception, died
+    or took too long.
     """
     missing: list[str] = []
     with contextlib.ExitStack() as stack:

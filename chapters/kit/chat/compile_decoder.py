@@ -50,8 +50,8 @@ def compile_decoder(
 ) -> Decoder:
     """The compiled decoder for `weights`.
 
-    exact: products take x in float32, and the cache holds
-    float32; without it 8 bits and float16, where the processor has instructions for products of 8 bits.
+    exact: products take x in float32, and the cache holds float32; without it 8 bits and float16, where the processor
+    has instructions for products of 8 bits.
     """
     mod, names, passes = _build_decoder(weights, target, phases, exact, functions)
 

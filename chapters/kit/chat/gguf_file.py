@@ -18,7 +18,10 @@ from __future__ import annotations
 
 import math
 import struct
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -66,11 +69,32 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, eq=False)
+class StringArray:
+    """An array of strings, decoded when it is asked for: whoever has tokens already needs no vocabulary.
+
+    view: the whole file. begin: the offset of the first string, that is, of its length. ends: the offsets behind each.
+    """
+
+    view: memoryview
+    begin: int
+    ends: Sequence[int]
+
+    @cached_property
+    def decoded(self) -> list[str]:
+        """The strings."""
+        begins = (self.begin, *self.ends[:-1])
+        return [
+            str(self.view[begin + LENGTH.size : end], "utf-8", "surrogateescape")
+            for begin, end in zip(begins, self.ends, strict=False)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
 class GGUF:
     """An opened GGUF file.
 
     fields: numbers, bools and strings as Python values, arrays of numbers or bools as NumPy arrays, and arrays of
-    strings as lists. A string that is not UTF-8 holds a lone surrogate per wrong byte, so nothing is lost:
+    strings as StringArray. A string that is not UTF-8 holds a lone surrogate per wrong byte, so nothing is lost:
     `text.encode("utf-8", "surrogateescape")` gives its bytes back.
     """
 
@@ -90,6 +114,8 @@ class GGUF:
                 raise GGUFError(f"{self.path} has no field {name}; use a file that has it.")
             return default
         value = self.fields[name]
+        if isinstance(value, StringArray):
+            value = value.decoded
         if kind is float and type(value) is int:
             return float(value)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -168,9 +194,9 @@ class _Reader:
         at = self.take(size, what)
         return str(self.view[at : at + size], "utf-8", "surrogateescape")
 
-    def read_strings(self, count: int, what: str) -> list[str]:
+    def read_strings(self, count: int, what: str) -> StringArray:
         """The next `count` strings. A vocabulary has 100,000, so there is no call for each number in it."""
-        found, at, end, view = [], self.at, len(self.data), self.view
+        ends, at, end, view = array("Q"), self.at, len(self.data), self.view
         length, size = LENGTH.unpack_from, LENGTH.size
         for _ in range(count):
             begin = at + size
@@ -178,9 +204,9 @@ class _Reader:
             if at > end:
                 self.at = begin - size
                 self.read_string(what)  # says what is wrong
-            found.append(str(view[begin:at], "utf-8", "surrogateescape"))
-        self.at = at
-        return found
+            ends.append(at)
+        begin, self.at = self.at, at
+        return StringArray(view, begin, ends)
 
     def read(self) -> GGUF:
         magic = bytes(self.view[self.take(4, "the word GGUF") : self.at])

@@ -57,7 +57,11 @@ def _bound(around, realize: SBlockRealize, loops: Sequence[For], indices, estima
 def find_undeclared(block: SBlock) -> str:
     """An access that the block makes and its reads or writes do not cover, or ""."""
     random = np.random.default_rng(3)
-    axes = [(axis.var, int(axis.dom.extent)) for axis in block.iter_vars]
+    inside = nodes([block.init, block.body], For)
+    ranges = [(axis.var, axis.dom.min, axis.dom.extent) for axis in block.iter_vars]
+    ranges += [(loop.loop_var, loop.min, loop.extent) for loop in inside]
+    known = [one for one in ranges if all(isinstance(n, tirx.IntImm) for n in one[1:])]
+    local = [buffer for one in nodes(block, SBlock) for buffer in one.alloc_buffers]
     written = [region.source for region in block.writes]
     loads = nodes([block.init, block.body], TensorLoad)
     made = [(x.source, x.indices, block.reads, "reads") for x in loads if x.source not in written]
@@ -65,13 +69,21 @@ def find_undeclared(block: SBlock) -> str:
     made += [(x.buffer, x.indices, block.writes, "writes") for x in stores]
     for buffer, indices, declared, verb in made:
         boxes = [region for region in declared if region.source.same_as(buffer)]
-        if any(structural_equal(indices, [axis.min for axis in box.region]) for box in boxes):
+        if any(buffer.same_as(one) for one in local):
+            continue
+        if not boxes:
+            return f"{verb} {buffer.name}{list(indices)}"
+        if any(_begins_at(indices, box) for box in boxes):
             continue
         for _ in range(12):
-            point = {axis: tirx.IntImm("int32", int(random.integers(n))) for axis, n in axes}
+            point = {
+                var: tirx.IntImm("int32", int(random.integers(n)) + int(low))
+                for var, low, n in known
+            }
             index = [_evaluate(i, point) for i in indices]
-            if None in index:
-                continue  # an index that is itself loaded: any element
+            unknown = [one for one, at in zip(indices, index, strict=True) if at is None]
+            if not all(nodes(one, TensorLoad) for one in unknown):
+                continue  # it depends on a size that is not known
             if not any(_is_inside(index, box, point) for box in boxes):
                 at = ", ".join(f"{v.name}={x}" for v, x in point.items())
                 return f"{verb} {buffer.name}{index} at {at}"
@@ -84,10 +96,18 @@ def _evaluate(expr, point: dict) -> int | None:
     return int(value) if isinstance(value, tirx.IntImm) else None
 
 
-def _is_inside(index: list[int], box, point: dict) -> bool:
-    """Whether the element at `index` lies in the region `box` at `point`."""
-    for i, axis in zip(index, box.region, strict=True):
+def _begins_at(indices, box) -> bool:
+    """Whether the region `box` surely has an element, and its first one is at `indices`."""
+    prove = Analyzer()
+    mins, extents = zip(*[(axis.min, axis.extent) for axis in box.region], strict=True)
+    return structural_equal(indices, list(mins)) and all(prove.can_prove(n >= 1) for n in extents)
+
+
+def _is_inside(index: list[int | None], box, point: dict) -> bool:
+    """Whether the element at `index` lies in the region `box` at `point`. None may be any of its dimension."""
+    for i, axis, dim in zip(index, box.region, box.source.shape, strict=True):
         low, size = _evaluate(axis.min, point), _evaluate(axis.extent, point)
-        if low is None or size is None or not low <= i < low + size:
+        first, last = (0, _evaluate(dim - 1, point)) if i is None else (i, i)
+        if low is None or size is None or last is None or not low <= first <= last < low + size:
             return False
     return True

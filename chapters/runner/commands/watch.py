@@ -15,7 +15,7 @@ from chapters.runner.terminal import relative
 
 HELP = "check again each time you save"
 POLL_SECONDS = 0.1
-GONE_SECONDS = 3.0
+GONE_SECONDS = 5.0
 
 
 def arguments(parser) -> None:
