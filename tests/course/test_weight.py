@@ -10,7 +10,7 @@ import pytest
 
 from chapters.runner.course import ROOT
 
-MOST_FILES, MOST_LINES = 693, 110_900  # of what people write; lower them when something has gone
+MOST_FILES, MOST_LINES = 693, 111_000  # of what people write; lower them when something has gone
 MOST_IN_A_FOLDER = 20  # of the kit
 WRITTEN_BY_COMMANDS = ("docs/outputs/", "docs/results/")
 PICTURES = (".png", ".svg")
