@@ -13,7 +13,7 @@ from tvm import relax, tirx
 
 from chapters.ch03_transpose_matmul.checks import count_calls
 from chapters.checking.judge import judge_pass
-from chapters.kit.cases.relax_text import kernel, relax_module
+from chapters.kit.cases.relax_text import kernel, read_modules, relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
 from tests.ch03.test_property import run
 from tests.support.kernels import draw
@@ -128,10 +128,9 @@ def main(x: (4, 8), start: (16, 8)):
 
 
 def list_situations() -> Iterator:
-    for part in SITUATIONS.split("\n## ")[1:]:
-        head, text = part.split("\n", 1)
+    for head, mod in read_modules(SITUATIONS).items():
         name, kernels, title = re.fullmatch(r"(\w+), (\d): (.+)", head).groups()
-        yield pytest.param(relax_module(text), int(kernels), RUNS[name], id=title)
+        yield pytest.param(mod, int(kernels), RUNS[name], id=title)
 
 
 @pytest.mark.parametrize(("mod", "kernels", "runs"), list(list_situations()))

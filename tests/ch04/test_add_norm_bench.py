@@ -18,6 +18,7 @@ from chapters.kit.bench.results import load
 from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.gpu.targets import CUDA
 from tests.support.injected_faults import needs_compiler, runs_here
+from tests.support.kernels import relative_error
 
 
 def test_bytes_are_two_reads_two_writes_and_the_weight():
@@ -66,7 +67,7 @@ def test_the_kernels_that_a_gpu_would_be_given_are_right():
     exact, rounded = reference(*arrays, bench.EPSILON)
     for func in kernels((3, 1, 512), "bfloat16").values():
         norm, total, launches = launch(func, arrays, CUDA)
-        error = np.abs(norm.astype("float64") - exact).max() / np.abs(exact).max()
+        error = relative_error(norm, exact)
         assert error < RELATIVE["bfloat16"] and (total == rounded).all() and len(launches) == 1
 
 

@@ -20,6 +20,7 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.targets import CUDA
 from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, build_kernel, kernel_key
+from tests.support.kernels import relative_error
 
 LLVM = Target("llvm")
 SHAPE = (3, 1, 64)
@@ -138,7 +139,7 @@ def measure_error(arrays: list[np.ndarray]) -> float:
     normed, total = run(settle(mod, LLVM), arrays)
     exact, rounded = reference(*arrays, 1e-5)
     assert (total == rounded).all()
-    return float(np.abs(normed.astype("float64") - exact).max() / np.abs(exact).max())
+    return relative_error(normed, exact)
 
 
 @pytest.mark.parametrize("rows", [1, 9])

@@ -43,21 +43,18 @@ CASES = [(name, rows) for name in [*EPILOGUES, *MORE] for rows in (FEW, MANY)]
 CASES += [("read twice", rows) for rows in OTHERS]
 
 
-def all_products_are_scheduled(mod: tvm.IRModule) -> bool:
-    """Whether each kernel of `mod` is a product that chapter 5's schedules take, with its epilogue."""
-    lowered = after_phases(mod, QUICK_HERE, *LOWER)
+def all_products_are_scheduled(lowered: tvm.IRModule) -> bool:
+    """Whether each kernel of a module is a product that chapter 5's schedules take, with its epilogue."""
     return unscheduled(ScheduleMatmuls(QUICK_HERE)(lowered)) == []
 
 
 @pytest.mark.parametrize(("name", "said"), CASES)
 def test_a_product_and_its_epilogue_are_one_scheduled_kernel_with_right_numbers(name, said):
     text, exact = {**EPILOGUES, **MORE}[name]
-    mod, rows = (
-        linear_module(said, text, "float32", N, K),
-        [37 if dim == "n" else dim for dim in said],
-    )
-    assert all_products_are_scheduled(mod)
-    scheduled = after_phases(mod, QUICK_HERE)
+    rows = [37 if dim == "n" else dim for dim in said]
+    lowered = after_phases(linear_module(said, text, "float32", N, K), QUICK_HERE, *LOWER)
+    assert all_products_are_scheduled(lowered)
+    scheduled = after_phases(lowered, QUICK_HERE, "schedule")
     (call,) = (c for c in calls_in(scheduled["main"]) if isinstance(c.args[0], tvm.ir.GlobalVar))
     x, w, b, r = arrays = draw((*rows, K), (N, K), (N,), (*rows, N))
     given = dict(zip((p.name for p in scheduled["main"].params), arrays, strict=True))
@@ -86,7 +83,7 @@ def test_a_product_and_its_epilogue_are_one_scheduled_kernel_with_right_numbers(
 )
 def test_an_epilogue_may_read_x_and_what_is_computed_before_the_product(text, exact, rows):
     mod = relax_module(f"def main(x: {(rows, 48)}, w: (48, 48), g: {(rows, 48)}):\n    {text}\n")
-    assert all_products_are_scheduled(mod)
+    assert all_products_are_scheduled(after_phases(mod, QUICK_HERE, *LOWER))
     count = 37 if rows == "n" else rows
     x, w, g = draw((count, 48), (48, 48), (count, 48))
     x64, w64, g64 = (a.astype("float64") for a in (x, w, g))

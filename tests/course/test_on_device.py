@@ -12,16 +12,15 @@ import psutil
 import pytest
 import tvm
 
-from chapters.kit.emulator import wgsl_on_vulkan
 from chapters.runner import device_child
 from chapters.runner.course import CourseError, chapter, exercise
 from chapters.runner.device_child import DeviceChild
 from chapters.runner.learner_file import make_stub
 from chapters.runner.regions import with_reference
+from tests.support.injected_faults import needs_vulkan
 from tests.support.served import left, needs_server, served
 
 GPU = any(tvm.runtime.device(kind, 0).exist for kind in ("cuda", "metal"))
-needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
 FAR = "127.0.0.1:1"  # nothing listens there
 
 

@@ -28,7 +28,6 @@ from chapters.kit.chat.compile_decoder import compile_decoder
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model_on_device import ModelOnDevice
 from chapters.kit.chat.weights import Weights, read_config
-from chapters.kit.emulator import wgsl_on_vulkan
 from chapters.kit.emulator.executors import required
 from chapters.kit.gpu import call
 from chapters.kit.gpu.call import executable
@@ -44,6 +43,7 @@ from chapters.kit.measure.devices import (
 from chapters.kit.measure.exercise_kernels import DeviceKernel, WrongNumbers, check, measure
 from chapters.kit.quantized.dot_products import lanes_of
 from solutions.ch08_gpu_targets import gpu_schedules as reference
+from tests.support.injected_faults import needs_vulkan
 from tests.support.served import KEY, free_port, left, needs_server, served
 
 QUICK = {"rounds": 2, "seed": 0}
@@ -57,7 +57,6 @@ SMALL = DeviceKernel(
     ThreadTile(64, 64, 16, 4, 4),
 )
 LOCAL = {"8.1": KERNELS["8.1"], "a layer": SMALL}  # kernels without shared memory
-needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
 
 
 @pytest.mark.skipif(not required(), reason="nothing is required here")

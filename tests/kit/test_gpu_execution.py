@@ -30,12 +30,12 @@ from tests.support.injected_faults import (
     at_match,
     both_orders,
     every_order,
+    needs_vulkan,
     run_changed,
     run_text,
     runs_here,
 )
-
-needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
+from tests.support.kernels import relative_error
 
 
 @pytest.mark.skipif(not executors.required(), reason=f"{executors.REQUIRED} is not set")
@@ -59,8 +59,7 @@ def _execute(func, target, engine, change=None, dtype="float16") -> tuple[float,
     norm, total = poison(arrays[0]), poison(arrays[0])
     run_changed(func, [*arrays, norm, total], change, target=target, engine=engine)
     exact, rounded = reference(*arrays, 1e-5)
-    error = np.abs(norm.astype("float64") - exact).max() / np.abs(exact).max()
-    return float(error), bool((total == rounded).all())
+    return relative_error(norm, exact), bool((total == rounded).all())
 
 
 @runs_here

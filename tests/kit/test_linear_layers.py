@@ -252,8 +252,8 @@ def test_what_no_kernel_fits_is_left_for_dlight_and_right(case):
 
 
 def test_other_kinds_of_gpu_are_left():
+    mod = after_phases(linear_module(ANY, "y"), DLIGHT_CUDA, *LOWER)
     for kind in ("metal", "vulkan", "llvm"):
-        mod = after_phases(linear_module(ANY, "y"), DLIGHT_CUDA, *LOWER)
         assert not has_schedule(ScheduleLinearLayers(Target(kind), {})(mod))
 
 

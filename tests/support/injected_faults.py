@@ -12,13 +12,14 @@ import pytest
 from tvm.target import Target
 
 from chapters.checking.gpu_kernels import exact
-from chapters.kit.emulator import cuda_on_cpu
+from chapters.kit.emulator import cuda_on_cpu, wgsl_on_vulkan
 from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu import cuda_resources
 from chapters.kit.gpu.launches import Engine, HostProgram, Kernel, Launch, LaunchError
 from chapters.kit.gpu.targets import CUDA
 
 runs_here = pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
+needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
 needs_compiler = pytest.mark.skipif(bool(cuda_resources.missing()), reason=cuda_resources.missing())
 both_orders = pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
 

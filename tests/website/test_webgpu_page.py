@@ -23,6 +23,7 @@ from chapters.kit.gpu.launches import HostProgram
 from chapters.runner.course import ROOT
 from docs.pages import browser_kernel
 from docs.pages.browser_kernel import FAULTS, ROWS, BrowserKernel, describe_kernels
+from tests.support.kernels import relative_error
 from tests.website.conftest import explain_missing_browser
 
 HEAD = (
@@ -55,7 +56,7 @@ def test_only_what_tvm_wrote_is_right_on_vulkan(which, number):
     norm, total = poison(arrays[0]), poison(arrays[0])
     program.run(run_wgsl, [*arrays, norm, total])
     exact, rounded = reference(*arrays, browser_kernel.EPSILON)
-    off = np.abs(norm.astype("float64") - exact).max() / np.abs(exact).max()
+    off = relative_error(norm, exact)
     assert (off <= facts["tolerance"]) == (number == 0)
     assert (total == rounded).all()
 
