@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from functools import partial
 
@@ -93,17 +94,22 @@ PAIRS = {
         "def main(x: (6, 4), w: (5, 6)):\n    out = R.matmul(R.permute_dims(x), R.permute_dims(w))"
     ),
 }
-OTHER_GRAPHS = {  # which are not matmul(x, permute_dims(w))
-    title: relax_module(f"def main(x: (5, 6), w: (5, 7)):\n    out = {text}")
-    for title, text in (
-        ("matmul(permute_dims(x), w)", "R.matmul(R.permute_dims(x), w)"),
-        ("permute_dims(w) alone", "R.permute_dims(w)"),
-        (
-            "permute_dims(matmul(…))",
-            "R.permute_dims(R.matmul(R.negative(R.reshape(x, (6, 5))), w))",
-        ),
-    )
-}
+
+
+@functools.cache
+def make_other_graphs() -> dict[str, IRModule]:
+    """What is not matmul(x, permute_dims(w)), by titles."""
+    return {
+        title: relax_module(f"def main(x: (5, 6), w: (5, 7)):\n    out = {text}")
+        for title, text in (
+            ("matmul(permute_dims(x), w)", "R.matmul(R.permute_dims(x), w)"),
+            ("permute_dims(w) alone", "R.permute_dims(w)"),
+            (
+                "permute_dims(matmul(…))",
+                "R.permute_dims(R.matmul(R.negative(R.reshape(x, (6, 5))), w))",
+            ),
+        )
+    }
 
 
 def _find_matches(impl, mod: IRModule) -> list[dict[str, str]]:
@@ -156,7 +162,7 @@ def test_3_1_matches_the_pair(impl) -> None:
 
 def test_3_1_matches_nothing_else(impl) -> None:
     """the pattern does not match any other graph"""
-    for name, mod in OTHER_GRAPHS.items():
+    for name, mod in make_other_graphs().items():
         found = _find_matches(impl, mod)
         what = f"Your pattern also matches {name}."
         why = "The pass would replace that by x times w transposed, which is another computation."
@@ -164,7 +170,7 @@ def test_3_1_matches_nothing_else(impl) -> None:
 
 
 def observe_3_1(impl):
-    graphs = [*PAIRS.values(), *OTHER_GRAPHS.values(), Gram]
+    graphs = [*PAIRS.values(), *make_other_graphs().values(), Gram]
     return [lambda mod=mod: _find_matches(impl, mod) for mod in graphs]
 
 
@@ -178,16 +184,22 @@ def _make_permuted(shape: list[int], axes) -> IRModule:
     return _make_pair([7, shape[order[-2]]], shape, axes)
 
 
-# pairs by what they are: those that the kernel can replace
-SWAPS = {
-    f"axes={axes} on a w of {len(shape)} dimensions, with an x of two": _make_permuted(shape, axes)
-    for shape, axes in (
-        *(([5, 6], axes) for axes in (None, [1, 0], [-1, -2], [1, -2])),
-        *(([3, 5, 6], axes) for axes in ([0, 2, 1], [0, -1, 1], [-3, -1, -2])),
-        ([2, 3, 5, 6], [0, 1, -1, -2]),
-    )
-}
-MORE_PAIRS = {
+@functools.cache
+def make_swaps() -> dict[str, IRModule]:
+    """Pairs that the kernel can replace, by how they are written."""
+    return {
+        f"axes={axes} on a w of {len(shape)} dimensions, with an x of two": _make_permuted(
+            shape, axes
+        )
+        for shape, axes in (
+            *(([5, 6], axes) for axes in (None, [1, 0], [-1, -2], [1, -2])),
+            *(([3, 5, 6], axes) for axes in ([0, 2, 1], [0, -1, 1], [-3, -1, -2])),
+            ([2, 3, 5, 6], [0, 1, -1, -2]),
+        )
+    }
+
+
+MORE_PAIRS = {  # which the kernel can replace too
     "an x of one dimension with a w of three": _make_pair([6], [3, 5, 6], [0, 2, 1]),
     "an x of more dimensions than w": _make_pair([2, 7, 6], [5, 6]),
     "an x of 3 batches with a w of 1": _make_pair([3, 7, 6], [1, 5, 6], [0, 2, 1]),
@@ -198,20 +210,26 @@ MORE_PAIRS = {
     ),
     **PAIRS,
 }
-# and those that it cannot
-NO_SWAPS = {
-    f"{what}: axes={axes} on a w of {len(shape)} dimensions": _make_permuted(shape, axes)
-    for shape, axes, what in (
-        ([5, 6], [0, 1], "the identity"),
-        ([5, 6], [-2, -1], "the identity, counted from the end"),
-        ([4, 4, 4], None, "a full reversal of three dimensions"),
-        ([4, 4, 4], [2, 1, 0], "a full reversal of three dimensions"),
-        ([4, 4, 4], [1, 0, 2], "a permuted batch"),
-        ([4, 4, 4], [2, 0, 1], "a rotation of three dimensions"),
-        ([3, 3, 5, 6], [1, 0, 3, 2], "a swap of the last two together with a permuted batch"),
-    )
-}
-UNTYPED = {
+
+
+@functools.cache
+def make_no_swaps() -> dict[str, IRModule]:
+    """Pairs that it cannot, by what their axes do."""
+    return {
+        f"{what}: axes={axes} on a w of {len(shape)} dimensions": _make_permuted(shape, axes)
+        for shape, axes, what in (
+            ([5, 6], [0, 1], "the identity"),
+            ([5, 6], [-2, -1], "the identity, counted from the end"),
+            ([4, 4, 4], None, "a full reversal of three dimensions"),
+            ([4, 4, 4], [2, 1, 0], "a full reversal of three dimensions"),
+            ([4, 4, 4], [1, 0, 2], "a permuted batch"),
+            ([4, 4, 4], [2, 0, 1], "a rotation of three dimensions"),
+            ([3, 3, 5, 6], [1, 0, 3, 2], "a swap of the last two together with a permuted batch"),
+        )
+    }
+
+
+UNTYPED = {  # which it cannot, nor VECTORS
     "w of unknown rank": _make_pair([7, 6], "R.Tensor(dtype='float32')"),
     "w of rank 2 and unknown shape": _make_pair(
         [7, 6], "R.Tensor(dtype='float32', ndim=2)", [1, 0]
@@ -254,7 +272,7 @@ def test_3_2_fires_on_every_spelling(impl) -> None:
         "True: these axes exchange the last two dimensions (-1 is the last one) and keep the others"
     )
     why = "Models write the same transpose in all these ways. One that you miss is computed at every step."
-    _check_answers(impl, SWAPS, True, wanted, why)
+    _check_answers(impl, make_swaps(), True, wanted, why)
 
 
 def test_3_2_fires_on_other_operands(impl) -> None:
@@ -268,7 +286,7 @@ def test_3_2_refuses_other_permutations(impl) -> None:
     """refuses every permutation that does more than exchange the last two dimensions"""
     why = "The kernel reads w[…, j, k], with the batch indices unchanged. For any other permutation this is the wrong "
     why += "element. If the sizes agree, no error says so."
-    _check_answers(impl, NO_SWAPS, False, "False", why)
+    _check_answers(impl, make_no_swaps(), False, "False", why)
 
 
 def test_3_2_refuses_what_has_no_type(impl) -> None:
@@ -285,7 +303,9 @@ def test_3_2_refuses_vectors(impl) -> None:
 
 
 def observe_3_2(impl):
-    asked = [partial(_ask, impl, mod) for mod in (*SWAPS.values(), *NO_SWAPS.values())]
+    asked = [
+        partial(_ask, impl, mod) for mod in (*make_swaps().values(), *make_no_swaps().values())
+    ]
     modules = *UNTYPED.values(), *MORE_PAIRS.values()
     return [*asked, lambda: [_ask(impl, mod) for mod in modules]]
 

@@ -38,7 +38,7 @@ from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.ir.row_index import is_one, row_dimensions
-from chapters.kit.ir.tensor_ir import innermost_blocks, substitute
+from chapters.kit.ir.tensor_ir import innermost_blocks, substitute, thread_axis
 from chapters.runner.failure import Skip
 from chapters.runner.loading import last_line
 from solutions.ch01_walk_the_ir.walk_the_ir import binding_bytes
@@ -510,9 +510,7 @@ def _steps_between_threads(func: tirx.PrimFunc) -> dict[str, list[int]]:
         for region in (*block.reads, *block.writes):
             h = substitute(region.region[-1].min, values)
             for loop in loops:
-                binding = loop.thread_binding
-                threads = binding is not None and binding.thread_tag == "threadIdx.x"
-                if threads and region.source.name in found:
+                if thread_axis(loop) == "threadIdx.x" and region.source.name in found:
                     step = substitute(h, {loop.loop_var: loop.loop_var + 1}) - h
                     found[region.source.name].append(Analyzer().simplify(step))
     return {

@@ -7,7 +7,6 @@ so does `bench 4`.
 from __future__ import annotations
 
 import sys
-from functools import partial
 
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
 from chapters.kit.bench.gpu_tables import register_table
@@ -21,7 +20,8 @@ DECODE = (2, 1, 8192), "bfloat16"  # the number of rows is not compiled in
 
 def count_registers(architectures: tuple[str, ...] = ARCHITECTURES) -> dict:
     """`count_kernels` of both kernels, for DECODE."""
-    made = {name: partial(kernels(*DECODE).get, name) for name in ("row_kernel", "wide_kernel")}
+    found = sorted(kernels(*DECODE).items())
+    made = {name: lambda func=func: func for name, func in found}
     return count_kernels(lambda arch: made, architectures)
 
 

@@ -5,8 +5,6 @@ A ratio below 1 in a sentence means that another runtime is ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from chapters.kit.bench.cases import divide, find_fastest, list_candidates
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, count_noun, format_duration, format_si, tabulate
@@ -17,12 +15,6 @@ from docs.pages.plots import display_name
 OURS = ("ours", "fusion_by_hand")
 # kernels that do only a part of the work: their time is not a speed of the whole
 BOUNDS = ("read w", "multiply-add", "tile")
-
-
-def _find_best_baseline(seconds: Mapping[str, float]) -> str:
-    """The fastest of those that do the same work as we do, and are not this course."""
-    others = [name for name in seconds if not name.startswith(OURS) and name not in BOUNDS]
-    return find_fastest(seconds, others)
 
 
 # --- chapters 3 and 5: the product ----------------------------------------------------------------
@@ -232,18 +224,17 @@ def draw_epilogue_times(measured: dict) -> list[plots.Figure]:
     if not all(set(case["seconds"]) & {torch + layer for layer in layers} for case in cases):
         return []  # measured without PyTorch
 
-    def compare(layer: str) -> Callable[[dict], float]:
-        return lambda case: case["seconds"][torch + layer] / case["seconds"][ours + layer]
-
     ratios = {
-        case["rows"]: [compare(one)(case) for one in layers if torch + one in case["seconds"]]
+        case["rows"]: [
+            divide(case, torch + one, ours + one)
+            for one in layers
+            if torch + one in case["seconds"]
+        ]
         for case in cases
     }
     low, high = ({rows: pick(found) for rows, found in ratios.items()} for pick in (min, max))
     alone, *epilogues = layers
-    cost = max(
-        c["seconds"][ours + e] / c["seconds"][ours + alone] for c in cases for e in epilogues
-    )
+    cost = max(divide(case, ours + e, ours + alone) for case in cases for e in epilogues)
     few, many = min(ratios), max(ratios)
     claim = (
         f"An epilogue costs us at most {cost - 1:.0%} of the product. torch.compile takes {low[few]:.2g} to "
@@ -257,7 +248,7 @@ def draw_epilogue_times(measured: dict) -> list[plots.Figure]:
     columns = {"torch.compile's time": str}
     for case in cases:
         columns[count_noun(case["rows"], "row")] = lambda one, case=case: (
-            f"{compare(one)(case):.2f}×"
+            f"{divide(case, torch + one, ours + one):.2f}×"
         )
     series = {
         "this course, its best": list(high.items()),
@@ -333,7 +324,7 @@ def _describe_runtime(name: str) -> str:
 
 
 def _draw_first_token(seconds: dict[str, float]) -> plots.Figure:
-    best = _find_best_baseline(seconds)
+    best = find_fastest(seconds, [name for name in seconds if not name.startswith(OURS)])
     entries = [plots.time_bar(name, time) for name, time in seconds.items()]
     claim = (
         f"Our first token comes after {format_duration(seconds['fusion_by_hand'])}, that of {_describe_runtime(best)} "

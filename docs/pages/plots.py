@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from chapters.kit.bench.cases import divide, find_fastest, select_medians
+from chapters.kit.bench.cases import find_fastest, select_medians
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point
 from chapters.kit.bench.gpu_tables import copy_table, roofline_table
 from chapters.kit.bench.results import Parts
@@ -157,7 +157,8 @@ def describe_fastest(
         others = [name for name in seconds if name not in known]
         mine, other = find_fastest(seconds, ours), find_fastest(seconds, others)
         if mine and other:
-            ratio = divide({"seconds": seconds}, other, mine)
+            times = select_medians(seconds)
+            ratio = times[other] / times[mine]
             ratios[f"{display_name(other)}, {title}"] = ratio
             winner = "this course" if ratio > 1 else f"“{display_name(other)}”"
             fastest["a tie" if abs(ratio - 1) < EQUAL else winner] += 1
